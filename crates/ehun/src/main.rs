@@ -1,0 +1,3 @@
+//! The `ehun` command.
+
+fn main() {}
