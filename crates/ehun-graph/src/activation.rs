@@ -90,12 +90,12 @@ mod tests {
         // Values from mpmath at 30 digits.
         for (x, want) in [
             (0.0, 1.0),
-            (0.5, 0.479_500_122_186_953_46),
-            (1.0, 0.157_299_207_050_285_13),
-            (-1.0, 1.842_700_792_949_714_9),
+            (0.5, 0.479_500_122_186_953_5),
+            (1.0, 0.157_299_207_050_285_1),
+            (-1.0, 1.842_700_792_949_715),
             (2.9, 4.109_787_809_945_847e-5),
             (3.5, 7.430_983_723_414_128e-7),
-            (6.0, 2.151_973_671_249_891_4e-17),
+            (6.0, 2.151_973_671_249_891e-17),
         ] {
             assert!((erfc(x) - want).abs() <= 2e-15_f64.max(want * 1e-11), "erfc({x}) = {}", erfc(x));
         }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_two_gelus_are_told_apart() {
-        assert!((Activation::Gelu.eval(1.0) - 0.841_344_746_068_542_9).abs() < 1e-14);
+        assert!((Activation::Gelu.eval(1.0) - 0.841_344_746_068_543).abs() < 1e-14);
         assert!((Activation::GeluTanh.eval(1.0) - 0.841_191_990_608_276).abs() < 1e-12);
         assert_eq!(Activation::from_name("gelu"), Some(Activation::Gelu));
         assert_eq!(Activation::from_name("gelu_new"), Some(Activation::GeluTanh));

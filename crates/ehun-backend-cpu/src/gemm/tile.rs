@@ -1,0 +1,170 @@
+//! The micro-kernel: one tile of a product, in registers.
+
+use crate::simd::Simd;
+
+/// Panel values and how they become f32.
+pub(crate) trait PanelValue: crate::aligned::Plain {
+    /// Widens `LANES` values.
+    ///
+    /// # Safety
+    /// `p` is valid for reading `LANES` values.
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
+}
+
+impl PanelValue for f32 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const f32) -> S::V {
+        // SAFETY: as the caller's.
+        unsafe { s.load_ptr(p) }
+    }
+}
+
+/// Bits of an IEEE half-precision value.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct HalfBits(pub(super) u16);
+
+/// Bits of a bfloat16 value.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct BrainBits(pub(super) u16);
+
+impl crate::aligned::Plain for HalfBits {}
+impl crate::aligned::Plain for BrainBits {}
+
+impl PanelValue for HalfBits {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V {
+        // SAFETY: as the caller's; the type is 16 bits.
+        unsafe { s.load_f16_ptr(p.cast()) }
+    }
+}
+
+impl PanelValue for BrainBits {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V {
+        // SAFETY: as the caller's; the type is 16 bits.
+        unsafe { s.load_bf16_ptr(p.cast()) }
+    }
+}
+
+/// What a tile starts from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Zero.
+    Zero,
+    /// What `c` holds.
+    Output,
+}
+
+/// `c[rows, tile] = start + a[rows, depth] x panel[depth, tile]`, each element one chain of multiply-adds over the depth in
+/// rising order, for `rows <= S::TILE_ROWS` and a tile of `S::LANES * S::TILE_VECS` columns.
+///
+/// # Safety
+/// `a` is valid for reading `rows` rows of `depth` values, `lda` apart; `b` for `depth * tile` values; `c` for reading and
+/// writing `rows` rows of `tile` values, `ldc` apart.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "a product has this many: three matrices, their strides and sizes")]
+pub(crate) unsafe fn tile<S: Simd, P: PanelValue>(
+    s: S,
+    start: Start,
+    rows: usize,
+    depth: usize,
+    a: *const f32,
+    lda: usize,
+    b: *const P,
+    c: *mut f32,
+    ldc: usize,
+) {
+    debug_assert!(rows <= S::TILE_ROWS);
+    macro_rules! by_rows {
+        ($vecs:literal: $($m:literal)*) => {
+            match rows {
+                $(
+                    $m if $m <= S::TILE_ROWS => {
+                        // SAFETY: as the caller's; $m is the number of rows.
+                        unsafe { fixed::<S, P, $m, $vecs>(s, start, depth, a, lda, b, c, ldc) }
+                    }
+                )*
+                _ => {}
+            }
+        };
+    }
+    if S::TILE_VECS == 4 {
+        by_rows!(4: 1 2 3 4 5 6);
+    } else {
+        by_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+    }
+}
+
+/// [`tile`] for a fixed number of rows and vectors.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "as `tile`")]
+unsafe fn fixed<S: Simd, P: PanelValue, const ROWS: usize, const VECS: usize>(
+    s: S,
+    start: Start,
+    depth: usize,
+    a: *const f32,
+    lda: usize,
+    b: *const P,
+    c: *mut f32,
+    ldc: usize,
+) {
+    // SAFETY: every access is inside what the caller vouches for: rows i < ROWS, inputs p < depth, columns below the tile.
+    unsafe {
+        let mut acc = [[s.zero(); VECS]; ROWS];
+        if start == Start::Output {
+            for i in 0..ROWS {
+                for j in 0..VECS {
+                    acc[i][j] = s.load_ptr(c.add(i * ldc + j * S::LANES));
+                }
+            }
+        }
+        // Four steps a round: the rows' addresses, which do not all fit the address registers, are then fetched once for
+        // four values of a row.
+        let mut b = b;
+        let mut p = 0;
+        while p + 4 <= depth {
+            let mut at = [a; ROWS];
+            for i in 0..ROWS {
+                at[i] = a.add(i * lda + p);
+            }
+            for step in 0..4 {
+                let mut bv = [s.zero(); VECS];
+                for j in 0..VECS {
+                    bv[j] = P::load(s, b.add((step * VECS + j) * S::LANES));
+                }
+                for i in 0..ROWS {
+                    let av = s.splat(*at[i].add(step));
+                    for j in 0..VECS {
+                        acc[i][j] = s.fma(av, bv[j], acc[i][j]);
+                    }
+                }
+            }
+            b = b.add(4 * VECS * S::LANES);
+            p += 4;
+        }
+        while p < depth {
+            let mut bv = [s.zero(); VECS];
+            for j in 0..VECS {
+                bv[j] = P::load(s, b.add(j * S::LANES));
+            }
+            for i in 0..ROWS {
+                let av = s.splat(*a.add(i * lda + p));
+                for j in 0..VECS {
+                    acc[i][j] = s.fma(av, bv[j], acc[i][j]);
+                }
+            }
+            b = b.add(VECS * S::LANES);
+            p += 1;
+        }
+        for i in 0..ROWS {
+            for j in 0..VECS {
+                s.store_ptr(c.add(i * ldc + j * S::LANES), acc[i][j]);
+            }
+        }
+    }
+}
