@@ -1,5 +1,55 @@
-//! Set-up, tests and benchmarks of the project: `cargo xtask help`.
+//! Set-up, tests and benchmarks of the project, in Rust so that they run wherever it does.
 
-fn main() {
-    println!("cargo xtask help");
+mod command;
+mod fetch;
+mod floors;
+mod model;
+mod suites;
+
+use std::process::ExitCode;
+
+use command::Outcome;
+
+struct Task {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Outcome,
+}
+
+const TASKS: &[Task] = &[
+    Task {
+        name: "demo",
+        about: "set up, build, run the main job on examples/documents and search it",
+        run: suites::demo,
+    },
+    Task { name: "test", about: "fetch what tests need and run all of them", run: suites::test },
+    Task { name: "setup", about: "fetch the embedded model only: all that a build needs", run: model::setup },
+    Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: fetch::models },
+    Task { name: "plugins", about: "fetch the PJRT plugin for the CPU that the XLA tests run on", run: fetch::plugins },
+    Task { name: "floors", about: "check that no crate uses one beside or above it", run: floors::check },
+    Task {
+        name: "bench",
+        about: "benchmarks: `bench peers`, `bench quality`, ...; `bench` lists them",
+        run: suites::bench,
+    },
+    Task { name: "soak", about: "the long suites: crashes, kills, faults", run: suites::soak },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let name = arguments.first().map_or("help", String::as_str);
+    let Some(task) = TASKS.iter().find(|task| task.name == name) else {
+        println!("usage: cargo xtask TASK\n");
+        for task in TASKS {
+            println!("  {:8} {}", task.name, task.about);
+        }
+        return if name == "help" { ExitCode::SUCCESS } else { ExitCode::from(2) };
+    };
+    match (task.run)(&arguments[1..]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("cargo xtask {name}: {message}");
+            ExitCode::FAILURE
+        }
+    }
 }
