@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::pack::Panels;
-use super::tile::{PanelValue, Start, tile};
+use super::tile::{PanelValue, Start, Tile};
 use super::{Epilogue, MatMut, MatRef, PackedWeights, Residual};
 use crate::aligned::Aligned;
 use crate::pool::{SyncPtr, ThreadPool};
@@ -64,7 +64,12 @@ pub fn gemm(pool: &ThreadPool, a: MatRef<'_>, w: &PackedWeights, epilogue: &Epil
                 panels: part(w.panel_count(), cut.panel_blocks, task % cut.panel_blocks),
                 all_tiles: cut.tiles,
             };
-            w.isa.run(Task { block, scratch });
+            match &w.panels {
+                Panels::F32(panels) => block.over_panels(panels, scratch),
+                Panels::F16(panels) => block.over_panels(panels, scratch),
+                Panels::Bf16(panels) => block.over_panels(panels, scratch),
+            }
+
         });
     });
 }
@@ -108,32 +113,12 @@ struct Block<'a> {
     all_tiles: usize,
 }
 
-/// A block and the memory to compute it with.
-struct Task<'a> {
-    block: Block<'a>,
-    scratch: &'a mut Scratch,
-}
-
 /// A tile of the product before its epilogue.
 #[repr(align(64))]
 struct TileBuffer([f32; TILE_VALUES]);
 
-impl Kernel for Task<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        match &self.block.w.panels {
-            Panels::F32(panels) => self.block.over_panels(s, panels, self.scratch),
-            Panels::F16(panels) => self.block.over_panels(s, panels, self.scratch),
-            Panels::Bf16(panels) => self.block.over_panels(s, panels, self.scratch),
-        }
-    }
-}
-
 impl Block<'_> {
-    #[inline(always)]
-    fn over_panels<S: Simd, P: PanelValue>(&self, s: S, panels: &Aligned<P>, scratch: &mut Scratch) {
+    fn over_panels<P: PanelValue>(&self, panels: &Aligned<P>, scratch: &mut Scratch) {
         let Scratch { panel: widened, rows: copied } = scratch;
         let k = self.w.k;
         let panel_len = k * self.w.tile;
@@ -145,63 +130,76 @@ impl Block<'_> {
         };
         for panel in self.panels.clone() {
             let values = &panels.as_slice()[panel * panel_len..][..panel_len];
-            let widen = size_of::<P>() == 2 && self.tiles.len() >= WIDEN_TILES;
-            if widen {
+            if size_of::<P>() == 2 && self.tiles.len() >= WIDEN_TILES {
                 let wide = widened.at_least(panel_len);
-                for (dst, src) in wide.chunks_exact_mut(S::LANES).zip(values.chunks_exact(S::LANES)) {
-                    // SAFETY: the chunk holds LANES values.
-                    s.store(dst, unsafe { P::load(s, src.as_ptr()) });
-                }
-                for t in self.tiles.clone() {
-                    self.one_tile(s, &*wide, a, lda, rows.start, t, panel);
-                }
+                self.w.isa.run(Widen { from: values, to: wide });
+                self.over_tiles(wide, a, lda, panel);
             } else {
-                for t in self.tiles.clone() {
-                    self.one_tile(s, values, a, lda, rows.start, t, panel);
-                }
+                self.over_tiles(values, a, lda, panel);
             }
         }
     }
 
     /// Rows of row tile `t`: all tiles have nearly the same number.
-    #[inline(always)]
     fn rows(&self, t: usize) -> Range<usize> {
         part(self.a.rows, self.all_tiles, t)
     }
 
-    /// Computes and writes one tile. `a` points to row `first`.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "a tile has two matrices and a place in each")]
-    fn one_tile<S: Simd, P: PanelValue>(
-        &self,
-        s: S,
-        values: &[P],
-        a: *const f32,
-        lda: usize,
-        first: usize,
-        t: usize,
-        panel: usize,
-    ) {
-        let rows = self.rows(t);
-        let width = S::LANES * S::TILE_VECS;
+    /// Computes and writes the block's tiles of one panel. `a` points to the block's first row.
+    fn over_tiles<P: PanelValue>(&self, values: &[P], a: *const f32, lda: usize, panel: usize) {
+        let Self { w, .. } = self;
+        let first = self.rows(self.tiles.start).start;
         let mut buffer = TileBuffer([0.0; TILE_VALUES]);
-        debug_assert!(rows.len() <= S::TILE_ROWS && rows.len() * width <= TILE_VALUES);
-        debug_assert_eq!(values.len(), self.w.k * width);
-        // SAFETY: `a` has rows first.. of the block, among them `rows`, of k values each, `lda` apart; the panel holds
-        // k * width values; the buffer holds rows * width.
-        unsafe {
-            let a = a.add((rows.start - first) * lda);
-            tile(s, Start::Zero, rows.len(), self.w.k, a, lda, values.as_ptr(), buffer.0.as_mut_ptr(), width);
+        for rows in self.tiles.clone().map(|t| self.rows(t)) {
+            assert!(rows.len() <= w.tile_rows && rows.len() * w.tile <= TILE_VALUES && values.len() == w.k * w.tile);
+            let c = buffer.0.as_mut_ptr();
+            // SAFETY: `a` has the block's rows, among them these, of k values each, `lda` apart; the panel and the buffer
+            // were measured above.
+            let tile = unsafe {
+                let a = a.add((rows.start - first) * lda);
+                Tile::new(Start::Zero, rows.len(), w.k, a, lda, values.as_ptr(), c, w.tile)
+            };
+            w.isa.run(tile);
+            w.isa.run(Finish { block: self, buffer: &buffer.0, rows, panel });
         }
-        self.finish(s, &buffer.0, rows, panel);
     }
+}
 
-    /// Applies the epilogue to a tile and writes it.
+/// Widens the values of a panel.
+struct Widen<'a, P> {
+    from: &'a [P],
+    to: &'a mut [f32],
+}
+
+impl<P: PanelValue> Kernel for Widen<'_, P> {
+    type Output = ();
+
     #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, buffer: &[f32; TILE_VALUES], rows: Range<usize>, panel: usize) {
+    fn run<S: Simd>(self, s: S) {
+        for (dst, src) in self.to.chunks_exact_mut(S::LANES).zip(self.from.chunks_exact(S::LANES)) {
+            // SAFETY: the chunk holds LANES values.
+            s.store(dst, unsafe { P::load(s, src.as_ptr()) });
+        }
+    }
+}
+
+/// Applies the epilogue to a tile, which is still in the first-level cache, and writes it.
+struct Finish<'a> {
+    block: &'a Block<'a>,
+    buffer: &'a [f32; TILE_VALUES],
+    rows: Range<usize>,
+    panel: usize,
+}
+
+impl Kernel for Finish<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { block: Block { w, epilogue, c, ldc, .. }, buffer, rows, panel } = self;
         let width = S::LANES * S::TILE_VECS;
-        let outputs = self.w.panel_outputs();
-        let (n, epilogue) = (self.w.n, self.epilogue);
+        let outputs = w.panel_outputs();
+        let n = w.n;
         let scale = s.splat(epilogue.scale);
         let mut offset = 0;
         while offset < outputs {
@@ -210,21 +208,24 @@ impl Block<'_> {
                 return;
             }
             let lanes = S::LANES.min(n - column);
-            let bias = epilogue.bias.map_or(s.zero(), |bias| s.load_head(&bias[column..n]));
+            let bias = match epilogue.bias {
+                Some(bias) => s.load_head(&bias[column..n]),
+                None => s.zero(),
+            };
             let up_bias = match epilogue.bias {
-                Some(bias) if self.w.gated => s.load_head(&bias[n + column..2 * n]),
+                Some(bias) if w.gated => s.load_head(&bias[n + column..2 * n]),
                 _ => s.zero(),
             };
-            for (i, row) in rows.clone().enumerate() {
-                let at = i * width + offset;
+            for row in rows.clone() {
+                let at = (row - rows.start) * width + offset;
                 let mut y = s.fma(s.load(&buffer[at..]), scale, bias);
                 if let Some(activation) = epilogue.activation {
                     y = activation.apply(s, y);
                 }
-                if self.w.gated {
+                if w.gated {
                     y = s.mul(y, s.fma(s.load(&buffer[at + outputs..]), scale, up_bias));
                 }
-                let c = self.c.wrapping_add(row * self.ldc + column);
+                let c = c.wrapping_add(row * ldc + column);
                 match epilogue.residual {
                     Residual::None => {}
                     // SAFETY: the output holds this row and `lanes` columns from here, and only this task touches them.
@@ -245,13 +246,11 @@ impl Block<'_> {
 }
 
 /// Whether rows this far apart fall into so few sets of the first-level cache that a tile's rows evict each other.
-#[inline(always)]
 fn collides(stride: usize) -> bool {
     stride.is_multiple_of(512)
 }
 
 /// Copies rows to where they do not collide: `k + 16` values apart.
-#[inline(always)]
 fn copy_rows(a: MatRef<'_>, rows: Range<usize>, to: &mut [f32]) -> *const f32 {
     for (dst, row) in to.chunks_exact_mut(a.cols + 16).zip(rows) {
         dst[..a.cols].copy_from_slice(a.row(row));

@@ -1,6 +1,6 @@
 //! The micro-kernel: one tile of a product, in registers.
 
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 
 /// Panel values and how they become f32.
 pub(crate) trait PanelValue: crate::aligned::Plain {
@@ -57,16 +57,10 @@ pub(crate) enum Start {
     Output,
 }
 
-/// `c[rows, tile] = start + a[rows, depth] x panel[depth, tile]`, each element one chain of multiply-adds over the depth in
-/// rising order, for `rows <= S::TILE_ROWS` and a tile of `S::LANES * S::TILE_VECS` columns.
-///
-/// # Safety
-/// `a` is valid for reading `rows` rows of `depth` values, `lda` apart; `b` for `depth * tile` values; `c` for reading and
-/// writing `rows` rows of `tile` values, `ldc` apart.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a product has this many: three matrices, their strides and sizes")]
-pub(crate) unsafe fn tile<S: Simd, P: PanelValue>(
-    s: S,
+/// The micro-kernel: `c[rows, tile] = start + a[rows, depth] x panel[depth, tile]`, each element one chain of multiply-adds
+/// over the depth in rising order, for a tile of `S::LANES * S::TILE_VECS` columns. It is a [`Kernel`] of its own, so that
+/// each instruction set has it once and not in every place that calls it.
+pub(crate) struct Tile<P> {
     start: Start,
     rows: usize,
     depth: usize,
@@ -75,44 +69,62 @@ pub(crate) unsafe fn tile<S: Simd, P: PanelValue>(
     b: *const P,
     c: *mut f32,
     ldc: usize,
-) {
-    debug_assert!(rows <= S::TILE_ROWS);
-    macro_rules! by_rows {
-        ($vecs:literal: $($m:literal)*) => {
-            match rows {
-                $(
-                    $m if $m <= S::TILE_ROWS => {
-                        // SAFETY: as the caller's; $m is the number of rows.
-                        unsafe { fixed::<S, P, $m, $vecs>(s, start, depth, a, lda, b, c, ldc) }
-                    }
-                )*
-                _ => {}
-            }
-        };
-    }
-    if S::TILE_VECS == 4 {
-        by_rows!(4: 1 2 3 4 5 6);
-    } else {
-        by_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+}
+
+impl<P> Tile<P> {
+    /// # Safety
+    /// `rows` is at most `S::TILE_ROWS`. `a` is valid for reading `rows` rows of `depth` values, `lda` apart; `b` for
+    /// `depth` times a tile's columns; `c` for reading and writing `rows` rows of a tile's columns, `ldc` apart.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "a product has this many: three matrices, their strides and sizes")]
+    pub(crate) unsafe fn new(
+        start: Start,
+        rows: usize,
+        depth: usize,
+        a: *const f32,
+        lda: usize,
+        b: *const P,
+        c: *mut f32,
+        ldc: usize,
+    ) -> Self {
+        Self { start, rows, depth, a, lda, b, c, ldc }
     }
 }
 
-/// [`tile`] for a fixed number of rows and vectors.
+impl<P: PanelValue> Kernel for Tile<P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        debug_assert!(self.rows <= S::TILE_ROWS);
+        macro_rules! by_rows {
+            ($vecs:literal: $($m:literal)*) => {
+                match self.rows {
+                    $(
+                        $m if $m <= S::TILE_ROWS => {
+                            // SAFETY: as `Tile::new`'s caller vouches; $m is the number of rows.
+                            unsafe { fixed::<S, P, $m, $vecs>(s, &self) }
+                        }
+                    )*
+                    _ => {}
+                }
+            };
+        }
+        if S::TILE_VECS == 4 {
+            by_rows!(4: 1 2 3 4 5 6);
+        } else {
+            by_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+        }
+    }
+}
+
+/// [`Tile`] for a fixed number of rows and vectors.
 ///
 /// # Safety
-/// As [`tile`].
+/// As [`Tile::new`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "as `tile`")]
-unsafe fn fixed<S: Simd, P: PanelValue, const ROWS: usize, const VECS: usize>(
-    s: S,
-    start: Start,
-    depth: usize,
-    a: *const f32,
-    lda: usize,
-    b: *const P,
-    c: *mut f32,
-    ldc: usize,
-) {
+unsafe fn fixed<S: Simd, P: PanelValue, const ROWS: usize, const VECS: usize>(s: S, t: &Tile<P>) {
+    let Tile { start, depth, a, lda, b, c, ldc, .. } = *t;
     // SAFETY: every access is inside what the caller vouches for: rows i < ROWS, inputs p < depth, columns below the tile.
     unsafe {
         let mut acc = [[s.zero(); VECS]; ROWS];

@@ -10,6 +10,7 @@ pub struct Isa(Kind);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Generic,
+    #[cfg(test)]
     Emulated16,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -61,7 +62,7 @@ impl Isa {
         Self(Kind::Generic)
     }
 
-    /// All that this machine has, the best last. `emulated16` is not among them: it is for tests, by name.
+    /// All that this machine has, the best last.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let mut list = vec![Self::generic()];
@@ -93,11 +94,12 @@ impl Isa {
         list
     }
 
-    /// The instruction set of that name: `generic`, `avx2`, `avx512`, `avx512vnni`, `neon` or `emulated16`.
+    /// The instruction set of that name: `generic`, `avx2`, `avx512`, `avx512vnni` or `neon`.
     ///
     /// # Errors
     /// When the name is unknown, or this machine does not have it.
     pub fn from_name(name: &str) -> Result<Self, IsaError> {
+        #[cfg(test)]
         if name == "emulated16" {
             return Ok(Self(Kind::Emulated16));
         }
@@ -117,6 +119,7 @@ impl Isa {
     pub const fn name(self) -> &'static str {
         match self.0 {
             Kind::Generic => "generic",
+            #[cfg(test)]
             Kind::Emulated16 => "emulated16",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
@@ -134,6 +137,7 @@ impl Isa {
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             Kind::Generic => kernel.run(Portable::<4, false>),
+            #[cfg(test)]
             Kind::Emulated16 => kernel.run(Portable::<16, true>),
             // SAFETY: an Isa of this kind is only made after its features were detected.
             #[cfg(target_arch = "x86_64")]

@@ -12,7 +12,8 @@
 //! | `avx512` | 16 | yes | x86-64 with AVX-512 F, BW, DQ and VL |
 //! | `avx512vnni` | 16 | yes | the same, and byte dot products in the int8 kernels |
 //! | `neon` | 4 | yes | aarch64 |
-//! | `emulated16` | 16 | yes | everywhere; plain arrays that compute what `avx512` computes, bit for bit; for tests |
+//!
+//! Tests of this crate also have `emulated16`: plain arrays that compute what `avx512` computes, bit for bit.
 
 mod isa;
 mod portable;

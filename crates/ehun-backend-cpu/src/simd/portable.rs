@@ -46,7 +46,7 @@ fn pow2(n: f32) -> f32 {
 
 impl<const N: usize, const FUSED: bool> Simd for Portable<N, FUSED> {
     const LANES: usize = N;
-    const TILE_ROWS: usize = if N == 16 { 14 } else { 4 };
+    const TILE_ROWS: usize = 3;
     const TILE_VECS: usize = 2;
     type V = [f32; N];
     type M = [bool; N];
