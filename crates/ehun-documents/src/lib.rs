@@ -5,15 +5,21 @@
 //! what is invisible, boilerplate or without a place is kept and labelled.
 
 mod builder;
+mod chunk;
 mod error;
+mod formats;
 mod limits;
 mod model;
 pub mod pdf;
+pub mod worker;
 
 pub use builder::{CellText, DocumentBuilder, Place};
+pub use chunk::{Chunk, ChunkError, ChunkOptions, TokenCounter, chunk};
 pub use error::{DocumentError, Limit};
+pub use formats::{Format, ParseOptions, parse};
 pub use limits::Limits;
 pub use model::{
     BBox, Block, BlockKind, Boilerplate, Cell, CharIndex, Child, Document, HiddenReason, Layer, Metadata, PageInfo,
     PageStatus, Row, Table,
 };
+pub use worker::{PoolOptions, PoolStats, WORKER_ARG, WorkerPool, worker_main};

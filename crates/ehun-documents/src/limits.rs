@@ -39,8 +39,8 @@ impl Default for Limits {
             wall_seconds_per_mib: 2.0,
             cpu_factor: 1.0,
             input_bytes: 256 << 20,
-            text_bytes: 128 << 20,
-            child_bytes: 256 << 20,
+            text_bytes: 64 << 20,
+            child_bytes: 128 << 20,
             nesting: 256,
             archive_entries: 10_000,
             unpacked_bytes: 512 << 20,
@@ -50,6 +50,11 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The largest answer that a worker may give, bytes: follows from the limits on text and children.
+    pub fn output_bytes(&self) -> u64 {
+        self.text_bytes.saturating_mul(2).saturating_add(self.child_bytes).saturating_add(16 << 20)
+    }
+
     /// Wall time for an input of `bytes` bytes.
     pub fn wall_time(&self, bytes: u64) -> std::time::Duration {
         let mib = bytes as f64 / (1 << 20) as f64;
