@@ -1,0 +1,1 @@
+//! The batch job: sources, journal, sinks; and search over what it wrote.
