@@ -1,0 +1,97 @@
+//! From the order in which glyphs stand on a line to the order in which they are read.
+
+use unicode_bidi::{BidiClass, BidiInfo, Level, bidi_class};
+
+/// True for letters that are written from right to left.
+pub(super) fn is_rtl(c: char) -> bool {
+    // The Latin part of Unicode has none; most text never gets past this line.
+    c >= '\u{590}' && matches!(bidi_class(c), BidiClass::R | BidiClass::AL)
+}
+
+/// Whether a line is read from right to left: most of its letters are.
+pub(super) fn reads_right_to_left(text: &str) -> bool {
+    let rtl = text.chars().filter(|c| is_rtl(*c)).count();
+    rtl > 0 && rtl >= text.chars().filter(|c| bidi_class(*c) == BidiClass::L).count()
+}
+
+/// Text whose characters stand from left to right as seen, put into logical order.
+///
+/// The bidirectional algorithm takes logical order to visual order. What it does to a line is to reverse runs by their
+/// level, and for what a page can hold (two levels, and numbers within) doing so twice restores the line.
+pub(super) fn logical(visual: &str) -> String {
+    if !visual.chars().any(is_rtl) {
+        return visual.to_owned();
+    }
+    let level = if reads_right_to_left(visual) { Level::rtl() } else { Level::ltr() };
+    let info = BidiInfo::new(visual, Some(level));
+    let text: String = info
+        .paragraphs
+        .iter()
+        .map(|paragraph| info.reorder_line(paragraph, paragraph.range.clone()).into_owned())
+        .collect();
+    mend_brackets(text)
+}
+
+/// A file may say that a bracket's glyph is the bracket as it looks, or as it is meant. In logical order it opens
+/// before it closes: if more pairs are the wrong way round, all are turned.
+fn mend_brackets(text: String) -> String {
+    const PAIRS: [(char, char); 4] = [('(', ')'), ('[', ']'), ('{', '}'), ('«', '»')];
+    let wrong = |open: char, close: char| {
+        let (mut depth, mut wrong, mut right) = (0i32, 0, 0);
+        for c in text.chars() {
+            if c == open {
+                depth += 1;
+            } else if c == close {
+                if depth > 0 {
+                    right += 1;
+                    depth -= 1;
+                } else {
+                    wrong += 1;
+                }
+            }
+        }
+        wrong > right
+    };
+    let turned: Vec<_> = PAIRS.into_iter().filter(|(open, close)| wrong(*open, *close)).collect();
+    if turned.is_empty() {
+        return text;
+    }
+    text.chars()
+        .map(|c| {
+            turned
+                .iter()
+                .find_map(|(open, close)| match c {
+                    c if c == *open => Some(*close),
+                    c if c == *close => Some(*open),
+                    _ => None,
+                })
+                .unwrap_or(c)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visual_order_becomes_logical() {
+        // Hebrew letters are given here by their visual order, leftmost first.
+        let cases = [
+            ("plain text", "plain text"),
+            ("םולש", "שלום"),
+            ("םלוע םולש", "שלום עולם"),
+            // A number keeps its own order inside right-to-left text.
+            ("םימי 365 הנשב", "בשנה 365 ימים"),
+            // Latin words inside right-to-left text.
+            ("ךמסמ PDF הז", "זה PDF מסמך"),
+            // One right-to-left word inside Latin text.
+            ("The word םולש means peace", "The word שלום means peace"),
+            // Brackets as they look.
+            (")הארוה( הלימ", "מילה (הוראה)"),
+        ];
+        for (visual, expected) in cases {
+            assert_eq!(logical(visual), expected, "{visual}");
+        }
+    }
+}
