@@ -8,11 +8,15 @@
 //! | --- | --- |
 //! | [`simd`] | instruction sets: detection, `EHUN_CPU`, the vector type |
 //! | [`pool`] | threads that share tasks and sleep when idle |
+//! | [`attention`] | `naive` and `flash` attention over packed ragged rows |
 //! | [`gemm`] | products with packed weights and a fused epilogue |
+//! | [`rows`] | norms, activations, gates, sums, rotary, softmax, L2 normalisation |
 
 mod aligned;
+pub mod attention;
 pub mod gemm;
 pub mod pool;
+pub mod rows;
 pub mod simd;
 #[cfg(test)]
 mod testing;

@@ -27,11 +27,11 @@ pub(crate) fn erf(x: f64) -> f64 {
     let t = x.abs();
     let value = if t < 3.0 {
         let (mut term, mut sum) = (t, t);
-        for n in 1..200 {
-            term *= -t * t / f64::from(n);
-            sum += term / f64::from(2 * n + 1);
+        for n in 1..100 {
+            term *= 2.0 * t * t / f64::from(2 * n + 1);
+            sum += term;
         }
-        sum * 2.0 / std::f64::consts::PI.sqrt()
+        sum * (-t * t).exp() * 2.0 / std::f64::consts::PI.sqrt()
     } else {
         let mut fraction = t;
         for n in (1..=60).rev() {

@@ -8,30 +8,9 @@
 //!
 //! The tests of this module sweep them against float64.
 
-use crate::simd::Simd;
+use ehun_graph::Activation;
 
-/// An activation function, applied element by element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x / 2 * (1 + erf(x / sqrt(2)))`
-    Gelu,
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`
-    GeluTanh,
-    /// `x * sigmoid(1.702 x)`
-    QuickGelu,
-    /// `max(x, 0)`
-    Relu,
-    /// `max(x, 0)^2`
-    ReluSquared,
-    /// `x * sigmoid(x)`
-    Silu,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `1 / (1 + exp(-x))`
-    Sigmoid,
-    /// `ln(1 + max(x, 0))`
-    Log1pRelu,
-}
+use crate::simd::Simd;
 
 /// `exp(x)`: 0 below -104, infinity above 88.73, NaN for NaN.
 #[inline(always)]
@@ -132,10 +111,15 @@ fn log1p_positive<S: Simd>(s: S, x: S::V) -> S::V {
     s.fma(log, s.splat(std::f32::consts::LN_2), series)
 }
 
-impl Activation {
-    /// Applies it to a vector.
+/// Activation functions on vectors.
+pub(crate) trait Apply {
+    /// The function of each lane.
+    fn apply<S: Simd>(self, s: S, x: S::V) -> S::V;
+}
+
+impl Apply for Activation {
     #[inline(always)]
-    pub(crate) fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
+    fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
         let half = s.splat(0.5);
         match self {
             Self::Gelu => {
@@ -151,14 +135,132 @@ impl Activation {
             }
             Self::QuickGelu => s.mul(x, sigmoid(s, s.mul(x, s.splat(1.702)))),
             Self::Relu => s.max(s.zero(), x),
-            Self::ReluSquared => {
-                let y = s.max(s.zero(), x);
-                s.mul(y, y)
-            }
             Self::Silu => s.mul(x, sigmoid(s, x)),
             Self::Tanh => tanh(s, x),
             Self::Sigmoid => sigmoid(s, x),
             Self::Log1pRelu => log1p_positive(s, s.max(s.zero(), x)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Kernel;
+    use crate::testing::{self, isas};
+
+    #[derive(Clone, Copy, Debug)]
+    enum Function {
+        Exp,
+        Erf,
+        Tanh,
+        Activation(Activation),
+    }
+
+    struct Sweep<'a>(Function, &'a mut [f32]);
+
+    impl Kernel for Sweep<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            for x in self.1.chunks_exact_mut(S::LANES) {
+                let v = s.load(x);
+                let y = match self.0 {
+                    Function::Exp => exp(s, v),
+                    Function::Erf => erf(s, v),
+                    Function::Tanh => tanh(s, v),
+                    Function::Activation(a) => a.apply(s, v),
+                };
+                s.store(x, y);
+            }
+        }
+    }
+
+    /// About 800,000 values: every 5,003rd of all finite f32.
+    fn sweep() -> Vec<f32> {
+        let mut x: Vec<f32> = (0..u32::MAX).step_by(5_003).map(f32::from_bits).filter(|x| x.is_finite()).collect();
+        x.extend((-100_000..100_000).map(|i| i as f32 * 1e-3));
+        x.resize(x.len().next_multiple_of(16), 0.0);
+        x
+    }
+
+    /// The worst of `measure(x, computed)` over the sweep.
+    fn worst(isa: crate::simd::Isa, function: Function, measure: impl Fn(f64, f32) -> f64) -> (f64, f32) {
+        let x = sweep();
+        let mut y = x.clone();
+        isa.run(Sweep(function, &mut y));
+        let errors = x.iter().zip(&y).map(|(x, y)| (measure(f64::from(*x), *y), *x));
+        errors.fold((0.0, 0.0), |worst, this| if this.0 > worst.0 || this.0.is_nan() { this } else { worst })
+    }
+
+    /// The spacing of f32 at `y`.
+    fn ulp(y: f64) -> f64 {
+        let exponent = y.abs().max(f64::from(f32::MIN_POSITIVE)).log2().floor();
+        2f64.powf(exponent - 23.0)
+    }
+
+    #[test]
+    fn exp_is_within_two_units_in_the_last_place() {
+        for isa in isas() {
+            let (error, at) = worst(isa, Function::Exp, |x, y| {
+                let want = x.exp();
+                if want >= 2f64.powi(128) {
+                    return if y == f32::INFINITY || f64::from(f32::MAX) - f64::from(y) < 2.0 * ulp(3e38) { 0.0 } else { 9.0 };
+                }
+                (f64::from(y) - want).abs() / ulp(want)
+            });
+            assert!(error <= 2.0, "{isa:?}: {error} at {at}");
+        }
+    }
+
+    #[test]
+    fn erf_is_within_1e7_absolute_and_tanh_within_2e7_relative() {
+        for isa in isas() {
+            let (error, at) = worst(isa, Function::Erf, |x, y| {
+                (f64::from(y) - testing::erf(x)).abs()
+            });
+            assert!(error <= 1e-7, "{isa:?}: erf {error} at {at}");
+            let (error, at) = worst(isa, Function::Tanh, |x, y| {
+                let want = x.tanh();
+                (f64::from(y) - want).abs() / want.abs().max(f64::from(f32::MIN_POSITIVE))
+            });
+            assert!(error <= 2e-7, "{isa:?}: tanh {error} at {at}");
+        }
+    }
+
+    #[test]
+    fn activations_follow_their_definitions() {
+        use Activation::{Gelu, GeluTanh, Log1pRelu, QuickGelu, Relu, Sigmoid, Silu, Tanh};
+        for isa in isas() {
+            for kind in [Gelu, GeluTanh, QuickGelu, Relu, Silu, Tanh, Sigmoid, Log1pRelu] {
+                let (error, at) = worst(isa, Function::Activation(kind), |x, y| {
+                    if x.abs() > 1e12 {
+                        return 0.0;
+                    }
+                    let want = kind.eval(x);
+                    (f64::from(y) - want).abs() / (1.0 + want.abs())
+                });
+                assert!(error <= 6e-7, "{isa:?}: {kind:?} {error} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn nan_and_infinity_go_through() {
+        for isa in isas() {
+            for function in [Function::Exp, Function::Erf, Function::Tanh] {
+                let mut x = [f32::NAN; 16];
+                isa.run(Sweep(function, &mut x));
+                assert!(x.iter().all(|x| x.is_nan()), "{isa:?} {function:?}");
+            }
+            for (function, low, high) in
+                [(Function::Exp, 0.0, f32::INFINITY), (Function::Erf, -1.0, 1.0), (Function::Tanh, -1.0, 1.0)]
+            {
+                let mut x = [f32::NEG_INFINITY; 32];
+                x[16..].fill(f32::INFINITY);
+                isa.run(Sweep(function, &mut x));
+                assert!(x[..16].iter().all(|x| *x == low) && x[16..].iter().all(|x| *x == high), "{isa:?} {function:?}");
+            }
         }
     }
 }

@@ -12,14 +12,14 @@
 //! **Widths of weights**: [`PackedWeights`] keeps f32, or 16-bit values that are widened, exactly, on the way into the
 //! registers: half the memory traffic, which bounds products of a few rows. Which one is fixed when weights are packed.
 
-mod pack;
+pub(crate) mod pack;
 mod run;
 pub(crate) mod tile;
 
 pub use pack::{PackedWeights, WeightBits};
 pub use run::gemm;
 
-pub use crate::vmath::Activation;
+pub use ehun_graph::Activation;
 
 /// A matrix of f32 in row-major order whose rows start `stride` values apart.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +78,12 @@ impl<'a> MatRef<'a> {
     #[must_use]
     pub fn row(&self, i: usize) -> &'a [f32] {
         &self.data[i * self.stride..][..self.cols]
+    }
+
+    /// The part with these rows and columns.
+    pub(crate) fn part(&self, rows: std::ops::Range<usize>, cols: std::ops::Range<usize>) -> MatRef<'a> {
+        let start = (rows.start * self.stride + cols.start).min(self.data.len());
+        MatRef::new(&self.data[start..], rows.len(), cols.len(), self.stride)
     }
 
     pub(crate) fn as_ptr(&self) -> *const f32 {

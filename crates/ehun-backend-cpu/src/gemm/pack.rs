@@ -42,7 +42,7 @@ pub struct PackedWeights {
 }
 
 /// Asks an instruction set for the rows and columns of its micro-kernel.
-struct TileShape;
+pub(crate) struct TileShape;
 
 impl Kernel for TileShape {
     type Output = (usize, usize);

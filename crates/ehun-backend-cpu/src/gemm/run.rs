@@ -9,6 +9,7 @@ use super::{Epilogue, MatMut, MatRef, PackedWeights, Residual};
 use crate::aligned::Aligned;
 use crate::pool::{SyncPtr, ThreadPool};
 use crate::simd::{Kernel, Simd};
+use crate::vmath::Apply;
 
 /// Bytes of the left matrix that one task holds in the second-level cache while it walks over the panels.
 const ROW_BLOCK_BYTES: usize = 512 << 10;

@@ -1,0 +1,309 @@
+//! Attention over packed ragged rows: what [`AttentionSpec`] says, by two kernels.
+//!
+//! | kernel | scores | memory per thread |
+//! | --- | --- | --- |
+//! | `naive` | stored for a head of a sequence, softmax in passes over whole rows | `length^2` values |
+//! | `flash` | in tiles, with running maxima and sums (Milakov and Gimelshein 2018; Dao et al. 2022) | constant (disentangled: linear in the length) |
+//!
+//! Both multiply with the micro-kernel of the matrix product: keys and values are packed to its panels once per head and
+//! block. Each kernel has bits of its own. Which one a sequence gets under [`Choice::Auto`] is decided by its own length and
+//! the instruction set; every bound of a tile or block is counted from the sequence's first row. So a row's bits depend on
+//! its sequence alone: not on the batch, the place in it, or the threads.
+//!
+//! **Error** against the exact result for the same inputs, with `S = max |scale q.k|` over the visible keys and additive
+//! terms: the weights are off by a relative `2 (d + 4) u (1 + S) + 3 u len` at most (u = 2^-24, d the head's width), the sum
+//! over values by `len u` more; in practice the error grows with the square root of both.
+
+mod bias;
+mod flash;
+mod naive;
+mod rows;
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use ehun_graph::{AttentionSpec, Bias};
+
+use crate::aligned::Aligned;
+use crate::gemm::pack::TileShape;
+use crate::gemm::{MatMut, MatRef};
+use crate::pool::{SyncPtr, ThreadPool};
+use crate::simd::Isa;
+use bias::PreparedBias;
+
+/// One of the two kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttentionKernel {
+    /// Stores the scores of a head of a sequence.
+    Naive,
+    /// Tiles with running maxima and sums.
+    Flash,
+}
+
+impl AttentionKernel {
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Naive => "naive",
+            Self::Flash => "flash",
+        }
+    }
+}
+
+/// How the kernel of a sequence is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// By the sequence's length, see [`Choice::kernel`].
+    #[default]
+    Auto,
+    /// This one for all.
+    Fixed(AttentionKernel),
+}
+
+/// Longest sequence that gets `naive` under [`Choice::Auto`].
+const NAIVE_UP_TO: usize = 64;
+
+impl Choice {
+    /// The kernel of a sequence of `len` tokens. A table fixed at build time: bits must not depend on a clock.
+    #[must_use]
+    pub fn kernel(self, len: usize) -> AttentionKernel {
+        match self {
+            Self::Fixed(kernel) => kernel,
+            Self::Auto if len <= NAIVE_UP_TO => AttentionKernel::Naive,
+            Self::Auto => AttentionKernel::Flash,
+        }
+    }
+}
+
+/// The constant rows that [`Bias`] names, as values.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BiasTables<'a> {
+    /// `Bias::Bucketed`: `[num_buckets, num_heads]`.
+    pub buckets: &'a [f32],
+    /// `Bias::Disentangled`, content to position: `[2 * span, num_heads * head_dim]`; empty where the bias has none.
+    pub key_positions: &'a [f32],
+    /// `Bias::Disentangled`, position to content: `[2 * span, num_heads * head_dim]`; empty where the bias has none.
+    pub query_positions: &'a [f32],
+}
+
+/// Queries, keys and values: rows of one batch, or column ranges of the rows of one product.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// `[tokens, num_heads * head_dim]`
+    pub q: MatRef<'a>,
+    /// `[tokens, num_kv_heads * head_dim]`
+    pub k: MatRef<'a>,
+    /// `[tokens, num_kv_heads * value_dim]`
+    pub v: MatRef<'a>,
+}
+
+/// Attention of each sequence `cu_seqlens[i]..cu_seqlens[i + 1]` of the rows; `out` is `[tokens, num_heads * value_dim]`.
+///
+/// # Panics
+/// When shapes, tables and sequences do not agree.
+#[expect(clippy::too_many_arguments, reason = "where to run, what to compute, and on what")]
+pub fn attention(
+    isa: Isa,
+    pool: &ThreadPool,
+    choice: Choice,
+    spec: &AttentionSpec,
+    tables: &BiasTables<'_>,
+    inputs: Inputs<'_>,
+    cu_seqlens: &[usize],
+    mut out: MatMut<'_>,
+) {
+    let tokens = inputs.q.rows();
+    check(spec, tables, &inputs, cu_seqlens, &out);
+    let (tile_rows, tile_cols) = isa.run(TileShape);
+    let longest = cu_seqlens.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+    if tokens == 0 || longest == 0 {
+        return;
+    }
+    let bias = PreparedBias::new(spec, tables, longest);
+    let setup = Setup { isa, spec, inputs, bias: &bias, tile_rows, tile_cols };
+    let tasks = tasks(choice, spec, cu_seqlens, tile_rows);
+    let to = Output { data: SyncPtr(out.as_mut_ptr()), stride: out.stride() };
+    pool.run(tasks.len(), |i| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let task = &tasks[i];
+            match task.kernel {
+                AttentionKernel::Naive => naive::run(&setup, task, scratch, &to),
+                AttentionKernel::Flash => flash::run(&setup, task, scratch, &to),
+            }
+        });
+    });
+}
+
+/// Query rows of one head of a sequence.
+struct Task {
+    kernel: AttentionKernel,
+    head: usize,
+    /// Rows of the sequence in the batch.
+    sequence: Range<usize>,
+    /// Query rows, counted in the sequence.
+    queries: Range<usize>,
+}
+
+/// Row tiles of queries in a task of `flash`: enough that packing keys and values, once per task, does not show.
+const TILES_PER_TASK: usize = 16;
+
+/// Cuts the batch into tasks, the longest sequences first, so that no long task is left for the end.
+fn tasks(choice: Choice, spec: &AttentionSpec, cu_seqlens: &[usize], tile_rows: usize) -> Vec<Task> {
+    let mut sequences: Vec<_> = cu_seqlens.windows(2).map(|w| w[0]..w[1]).filter(|s| !s.is_empty()).collect();
+    sequences.sort_by_key(|s| std::cmp::Reverse(s.len()));
+    let mut tasks = Vec::with_capacity(sequences.len() * spec.num_heads);
+    for sequence in sequences {
+        let kernel = choice.kernel(sequence.len());
+        // The disentangled bias multiplies every key with the position table once per task, so a task has all queries.
+        let whole = kernel == AttentionKernel::Naive || matches!(spec.bias, Bias::Disentangled { .. });
+        let step = if whole { sequence.len() } else { tile_rows * TILES_PER_TASK };
+        for head in 0..spec.num_heads {
+            for start in (0..sequence.len()).step_by(step) {
+                let queries = start..(start + step).min(sequence.len());
+                tasks.push(Task { kernel, head, sequence: sequence.clone(), queries });
+            }
+        }
+    }
+    tasks
+}
+
+/// What all tasks of a call share.
+struct Setup<'a> {
+    isa: Isa,
+    spec: &'a AttentionSpec,
+    inputs: Inputs<'a>,
+    bias: &'a PreparedBias<'a>,
+    tile_rows: usize,
+    tile_cols: usize,
+}
+
+impl Setup<'_> {
+    /// Queries, keys and values of a task's head: all rows of its sequence.
+    fn head(&self, task: &Task) -> Inputs<'_> {
+        let spec = self.spec;
+        let group = task.head / (spec.num_heads / spec.num_kv_heads);
+        let columns = |head: usize, width: usize| head * width..(head + 1) * width;
+        Inputs {
+            q: self.inputs.q.part(task.sequence.clone(), columns(task.head, spec.head_dim)),
+            k: self.inputs.k.part(task.sequence.clone(), columns(group, spec.head_dim)),
+            v: self.inputs.v.part(task.sequence.clone(), columns(group, spec.value_dim)),
+        }
+    }
+
+    /// Cuts rows into nearly equal tiles.
+    fn tiles(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (start, len) = (rows.start, rows.len());
+        let count = len.div_ceil(self.tile_rows);
+        (0..count).map(move |t| start + t * len / count..start + (t + 1) * len / count)
+    }
+}
+
+/// Where results go. Tasks write disjoint rows and columns.
+struct Output {
+    data: SyncPtr<f32>,
+    stride: usize,
+}
+
+impl Output {
+    /// Writes `by * values` to the columns of the task's head in row `query` of its sequence.
+    fn write(&self, task: &Task, query: usize, values: &[f32], by: f32) {
+        let at = (task.sequence.start + query) * self.stride + task.head * values.len();
+        for (i, value) in values.iter().enumerate() {
+            // SAFETY: `check` measured the output; this row and these columns belong to one task.
+            unsafe { *self.data.get().add(at + i) = value * by };
+        }
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::new()) };
+}
+
+/// A thread's working memory. It grows to the largest task and is kept.
+struct Scratch {
+    /// Scaled queries `[queries, head_dim]`.
+    q: Aligned<f32>,
+    /// Keys in panels `[head_dim, tile_cols]`.
+    k: Aligned<f32>,
+    /// Values in panels `[keys, tile_cols]`.
+    v: Aligned<f32>,
+    /// Scores `[rows, keys]`.
+    scores: Aligned<f32>,
+    /// Sums of weighted values `[queries, value_dim]`, the width rounded up to panels.
+    o: Aligned<f32>,
+    /// Running maximum and sum of each query.
+    running: Vec<(f32, f32)>,
+    /// Position tables in panels, and their products.
+    bias: bias::BiasScratch,
+}
+
+impl Scratch {
+    const fn new() -> Self {
+        Self {
+            q: Aligned::empty(),
+            k: Aligned::empty(),
+            v: Aligned::empty(),
+            scores: Aligned::empty(),
+            o: Aligned::empty(),
+            running: Vec::new(),
+            bias: bias::BiasScratch::new(),
+        }
+    }
+}
+
+/// Packs rows as columns of panels: panel `p` holds rows `p * cols..`, as `[width, cols]`, filled up with zeros.
+fn pack_transposed(rows: MatRef<'_>, cols: usize, by: f32, to: &mut [f32]) {
+    let width = rows.cols();
+    for (panel, dst) in to.chunks_exact_mut((width * cols).max(1)).enumerate() {
+        for column in 0..cols {
+            let row = panel * cols + column;
+            if row < rows.rows() {
+                for (i, x) in rows.row(row).iter().enumerate() {
+                    dst[i * cols + column] = x * by;
+                }
+            } else {
+                (0..width).for_each(|i| dst[i * cols + column] = 0.0);
+            }
+        }
+    }
+}
+
+/// Packs rows as rows of panels: panel `p` holds columns `p * cols..` of all rows, filled up with zeros.
+fn pack_rows(rows: MatRef<'_>, cols: usize, to: &mut [f32]) {
+    for (panel, dst) in to.chunks_exact_mut((rows.rows() * cols).max(1)).enumerate() {
+        let first = panel * cols;
+        let lanes = cols.min(rows.cols() - first);
+        for (i, dst) in dst.chunks_exact_mut(cols).enumerate() {
+            dst[..lanes].copy_from_slice(&rows.row(i)[first..first + lanes]);
+            dst[lanes..].fill(0.0);
+        }
+    }
+}
+
+fn check(spec: &AttentionSpec, tables: &BiasTables<'_>, inputs: &Inputs<'_>, cu_seqlens: &[usize], out: &MatMut<'_>) {
+    let tokens = inputs.q.rows();
+    let shape = |m: &MatRef<'_>| (m.rows(), m.cols());
+    assert!(spec.num_kv_heads > 0 && spec.num_heads.is_multiple_of(spec.num_kv_heads), "heads do not divide into groups");
+    assert_eq!(shape(&inputs.q), (tokens, spec.num_heads * spec.head_dim), "queries");
+    assert_eq!(shape(&inputs.k), (tokens, spec.num_kv_heads * spec.head_dim), "keys");
+    assert_eq!(shape(&inputs.v), (tokens, spec.num_kv_heads * spec.value_dim), "values");
+    assert_eq!((out.rows(), out.cols()), (tokens, spec.num_heads * spec.value_dim), "attention's output");
+    assert!(cu_seqlens.first().is_none_or(|first| *first == 0) && cu_seqlens.is_sorted(), "sequences out of order");
+    assert_eq!(cu_seqlens.last().copied().unwrap_or(0), tokens, "the sequences do not cover the rows");
+    match &spec.bias {
+        Bias::None => {}
+        Bias::Alibi { slopes } => assert_eq!(slopes.len(), spec.num_heads, "one slope a head"),
+        Bias::Bucketed { rule, .. } => {
+            assert_eq!(tables.buckets.len(), rule.num_buckets as usize * spec.num_heads, "the table of buckets");
+        }
+        Bias::Disentangled { key_positions, query_positions, rule } => {
+            let len = 2 * rule.span as usize * spec.num_heads * spec.head_dim;
+            assert_eq!(tables.key_positions.len(), if key_positions.is_some() { len } else { 0 }, "position keys");
+            assert_eq!(tables.query_positions.len(), if query_positions.is_some() { len } else { 0 }, "position queries");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

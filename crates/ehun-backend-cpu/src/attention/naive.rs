@@ -1,0 +1,68 @@
+//! Attention as it is written down: all scores of a head of a sequence, their softmax, their product with the values.
+
+use super::bias::HeadBias;
+use super::rows::{ScoreTile, WholeRows};
+use super::{Output, Scratch, Setup, Task, pack_rows, pack_transposed};
+use crate::gemm::MatRef;
+use crate::gemm::tile::{Start, Tile};
+
+pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &Output) {
+    let (spec, isa, cols) = (setup.spec, setup.isa, setup.tile_cols);
+    let (len, d) = (task.sequence.len(), spec.head_dim);
+    let width = spec.value_dim.next_multiple_of(cols);
+    let head = setup.head(task);
+    let Scratch { q, k, v, scores, o, bias, .. } = scratch;
+    let mut bias = HeadBias::new(setup, task, bias);
+
+    let q = q.at_least(len * d);
+    for (dst, i) in q.chunks_exact_mut(d.max(1)).zip(0..len) {
+        dst.iter_mut().zip(head.q.row(i)).for_each(|(dst, x)| *dst = x * spec.scale);
+    }
+    let k = k.at_least(len.next_multiple_of(cols) * d);
+    let v = v.at_least(len * width);
+    pack_transposed(head.k, cols, 1.0, k);
+    pack_rows(head.v, cols, v);
+    bias.enter_block(setup, head.k);
+
+    // A panel more than the keys, so that a row does not start in the set of the first-level cache that its neighbour does.
+    let stride = len.next_multiple_of(cols) + cols;
+    let scores = scores.at_least(len * stride);
+    for tile in setup.tiles(0..len) {
+        for panel in 0..len.div_ceil(cols) {
+            // SAFETY: the queries have these rows; the panel is one of the keys'; the scores have room for all of them.
+            isa.run(unsafe {
+                let b = k.as_ptr().add(panel * cols * d);
+                let c = scores.as_mut_ptr().add(tile.start * stride + panel * cols);
+                Tile::new(Start::Zero, tile.len(), d, q.as_ptr().add(tile.start * d), d, b, c, stride)
+            });
+        }
+    }
+    for tile in setup.tiles(0..len) {
+        bias.enter_tile(setup, MatRef::new(&q[tile.start * d..], tile.len(), d, d));
+        isa.run(WholeRows(ScoreTile {
+            spec,
+            bias: &bias,
+            len,
+            queries: tile.clone(),
+            keys: 0..len,
+            block: 0,
+            scores: &mut scores[tile.start * stride..],
+            stride,
+        }));
+    }
+    let o = o.at_least(setup.tile_rows * width);
+    for tile in setup.tiles(0..len) {
+        for panel in 0..width / cols {
+            // SAFETY: the weights have these rows of `len` columns; the panel has `len` rows; the sums hold a tile.
+            isa.run(unsafe {
+                let a = scores.as_ptr().add(tile.start * stride);
+                let b = v.as_ptr().add(panel * len * cols);
+                let c = o.as_mut_ptr().add(panel * cols);
+                Tile::new(Start::Zero, tile.len(), len, a, stride, b, c, width)
+            });
+        }
+        for (i, o) in tile.zip(o.chunks_exact(width.max(1))) {
+            out.write(task, i, &o[..spec.value_dim], 1.0);
+        }
+    }
+}
