@@ -132,8 +132,15 @@ impl std::fmt::Debug for WeightStore {
 impl WeightStore {
     /// Maps the safetensors files of a checkpoint.
     pub fn open<P: AsRef<Path>>(files: &[P]) -> Result<Self, WeightError> {
+        let files: Vec<(&Path, &str)> = files.iter().map(|path| (path.as_ref(), "")).collect();
+        Self::open_prefixed(&files)
+    }
+
+    /// Maps safetensors files and puts a prefix in front of the tensor names of each, so that files whose tensors have the
+    /// same names (the modules beside a model) can be told apart.
+    pub fn open_prefixed<P: AsRef<Path>>(files: &[(P, &str)]) -> Result<Self, WeightError> {
         let mut sources = Vec::new();
-        for path in files {
+        for (path, prefix) in files {
             let path = path.as_ref();
             let io = |source| WeightError::Io { path: path.to_owned(), source };
             let file = File::open(path).map_err(io)?;
@@ -141,19 +148,25 @@ impl WeightStore {
             // ends this process with SIGBUS; that is the known price of mapping, which the documentation of `--model`
             // states.
             let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-            sources.push((path.to_owned(), Source::Mapped(map)));
+            sources.push((path.to_owned(), *prefix, Source::Mapped(map)));
         }
         Self::from_sources(sources)
     }
 
     /// Takes a safetensors file that is part of the program.
     pub fn from_static(bytes: &'static [u8]) -> Result<Self, WeightError> {
-        Self::from_sources(vec![(PathBuf::from("embedded"), Source::Static(bytes))])
+        Self::from_static_prefixed(&[("", bytes)])
+    }
+
+    /// Takes safetensors files that are part of the program, each with a prefix for its tensor names.
+    pub fn from_static_prefixed(files: &[(&str, &'static [u8])]) -> Result<Self, WeightError> {
+        let sources = files.iter().map(|(prefix, bytes)| (PathBuf::from("embedded"), *prefix, Source::Static(bytes)));
+        Self::from_sources(sources.collect())
     }
 
     /// Takes a safetensors file in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, WeightError> {
-        Self::from_sources(vec![(PathBuf::from("embedded"), Source::Owned(bytes))])
+        Self::from_sources(vec![(PathBuf::from("embedded"), "", Source::Owned(bytes))])
     }
 
     /// Float32 tensors from memory, `(name, shape, elements)`; for tests and generated models. The number of elements must
@@ -174,14 +187,15 @@ impl WeightStore {
         Self::from_bytes(bytes)
     }
 
-    fn from_sources(sources: Vec<(PathBuf, Source)>) -> Result<Self, WeightError> {
+    fn from_sources(sources: Vec<(PathBuf, &str, Source)>) -> Result<Self, WeightError> {
         let mut entries: HashMap<String, Entry> = HashMap::new();
-        for (number, (path, source)) in sources.iter().enumerate() {
+        for (number, (path, prefix, source)) in sources.iter().enumerate() {
             let invalid = |reason: String| WeightError::Invalid { path: path.clone(), reason };
             let bytes = source.bytes();
             let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| invalid(e.to_string()))?;
             let data = header + 8;
             for (name, info) in metadata.tensors() {
+                let name = format!("{prefix}{name}");
                 let (start, end) = (data + info.data_offsets.0, data + info.data_offsets.1);
                 if end > bytes.len() {
                     return Err(invalid(format!("tensor `{name}` ends at byte {end}, the file at {}", bytes.len())));
@@ -192,7 +206,7 @@ impl WeightStore {
                 }
             }
         }
-        let sources = sources.into_iter().map(|(_, source)| source).collect();
+        let sources = sources.into_iter().map(|(_, _, source)| source).collect();
         Ok(Self { inner: Arc::new(Inner { sources, entries }) })
     }
 
