@@ -1,0 +1,188 @@
+//! Ahead of time: what the compiler says of a model's buckets on devices that are not here.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ehun_backend::{Attention, Bucket, Options, Precision};
+use ehun_graph::Graph;
+use serde::{Deserialize, Serialize};
+
+use crate::buckets;
+use crate::choice::{Attempt, BucketReport, Recipe};
+use crate::error::XlaError;
+use crate::pjrt::{Plugin, Topology};
+use crate::plugins;
+use crate::worker::{CompileFor, CompileIn, compile_in_child};
+
+/// Memory of a chip in bytes by the kind that the compiler names, from the makers' tables.
+const CHIP_MEMORY: [(&str, u64); 5] =
+    [("v4", 32_700), ("v5e", 16_900), ("v5p", 102_800), ("v6e", 33_500), ("tpu7x", 101_700)];
+
+/// What a compilation ahead of time came to. Everything in it is the compiler's estimate, not a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// The topology that was compiled for.
+    pub topology: String,
+    /// Kind of its devices in the compiler's words.
+    pub device_kind: String,
+    /// Version of the plugin's interface and its file.
+    pub plugin: String,
+    /// Type of the products.
+    pub precision: Precision,
+    /// Memory of a device in bytes, where it is known.
+    pub memory_limit: Option<u64>,
+    /// A line for each bucket.
+    pub buckets: Vec<BucketReport>,
+    /// Files of the chosen programs by bucket, where they were asked for.
+    pub artefacts: BTreeMap<String, PathBuf>,
+}
+
+/// How to compile ahead of time.
+#[derive(Debug, Clone)]
+pub struct AotConfig {
+    /// Plugins by platform, used where the environment names none.
+    pub plugins: BTreeMap<String, PathBuf>,
+    /// Where programs are compiled; a child is the safe choice, as the TPU compiler may end its process.
+    pub compile_in: CompileIn,
+    /// Whether every form is compiled, and not only until one serves.
+    pub all_forms: bool,
+    /// Folder for the compiled programs of the chosen forms.
+    pub out: Option<PathBuf>,
+}
+
+impl AotConfig {
+    /// Compiles in children of this same program, ten minutes each.
+    pub fn new() -> std::io::Result<Self> {
+        let program = std::env::current_exe()?;
+        Ok(Self {
+            plugins: BTreeMap::new(),
+            compile_in: CompileIn::Child { program, time_limit: Duration::from_secs(600) },
+            all_forms: false,
+            out: None,
+        })
+    }
+}
+
+/// Memory of one device of `topology` (`v5e:2x2`) in bytes.
+pub fn device_memory(topology: &str) -> Option<u64> {
+    let kind = topology.split(':').next()?;
+    CHIP_MEMORY.iter().find(|(name, _)| *name == kind).map(|(_, megabytes)| megabytes * 1_000_000)
+}
+
+/// Compiles every bucket of `graph` for a TPU topology. `told` hears of each bucket when it is done.
+pub fn aot(
+    topology: &str,
+    graph: &Graph,
+    options: &Options,
+    config: &AotConfig,
+    told: &mut dyn FnMut(&BucketReport),
+) -> Result<Table, XlaError> {
+    if !matches!(options.precision, Precision::F32 | Precision::Bf16) {
+        let reason = format!("precision {} is not lowered to XLA here; there are f32 and bf16", options.precision);
+        return Err(XlaError::Refused(reason));
+    }
+    if let Attention::Named(name) = &options.attention {
+        if crate::Form::from_name(name).is_none() {
+            let reason = format!("attention `{name}` is unknown; there are native, blocked and flash, or a file");
+            return Err(XlaError::Refused(reason));
+        }
+    }
+    let longest = graph.max_positions().map_or(options.max_sequence, |most| most.min(options.max_sequence));
+    let buckets = buckets::choose(&options.buckets, longest, options.max_batch_tokens)
+        .map_err(|refusal| XlaError::Refused(refusal.to_string()))?;
+    let path = plugins::find("tpu", &config.plugins)?;
+    let plugin = plugins::load("tpu", &path)?;
+    let named = Topology::create(&plugin, topology)?;
+    let mut table = Table {
+        topology: topology.to_owned(),
+        device_kind: named.device_kind()?,
+        plugin: describe(&plugin),
+        precision: options.precision,
+        memory_limit: device_memory(topology),
+        buckets: Vec::new(),
+        artefacts: BTreeMap::new(),
+    };
+    let table_length = buckets.iter().map(|bucket| bucket.length).max().unwrap_or(1);
+    for bucket in buckets {
+        let recipe = Recipe {
+            graph,
+            bucket,
+            precision: options.precision,
+            attention: &options.attention,
+            table_length,
+            memory_limit: table.memory_limit,
+        };
+        let (report, program) = compile_bucket(&recipe, &named, topology, &plugin, config);
+        if let (Some(folder), Some(bytes)) = (&config.out, program) {
+            let place = artefact(folder, topology, bucket);
+            let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&place, bytes));
+            match written {
+                Ok(()) => {
+                    table.artefacts.insert(bucket.to_string(), place);
+                }
+                Err(error) => return Err(XlaError::Refused(format!("{}: {error}", place.display()))),
+            }
+        }
+        told(&report);
+        table.buckets.push(report);
+    }
+    Ok(table)
+}
+
+fn artefact(folder: &std::path::Path, topology: &str, bucket: Bucket) -> PathBuf {
+    folder.join(format!("{}-{bucket}.pjrt", topology.replace(':', "-")))
+}
+
+fn describe(plugin: &Plugin) -> String {
+    let attributes = plugin.attributes();
+    let version = attributes.iter().find(|(name, _)| name.contains("version") && !name.contains("stablehlo"));
+    let version = version.map_or(String::new(), |(name, value)| format!(", {name} {value}"));
+    format!("PJRT {}{version}, {}", plugin.interface_version(), plugin.path().display())
+}
+
+fn compile_bucket(
+    recipe: &Recipe<'_>,
+    named: &Topology,
+    topology: &str,
+    plugin: &Plugin,
+    config: &AotConfig,
+) -> (BucketReport, Option<Vec<u8>>) {
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut programs = Vec::new();
+    for candidate in recipe.candidates() {
+        if !config.all_forms && !recipe.wants_another(&attempts) {
+            break;
+        }
+        let start = Instant::now();
+        let (outcome, loop_steps) = match candidate.program {
+            Err(reason) => (Err(reason), 1),
+            Ok(program) => {
+                crate::executable::count_compilation();
+                let outcome = match &config.compile_in {
+                    CompileIn::Child { program: child, time_limit } => {
+                        let target = CompileFor::Topology(topology.to_owned());
+                        compile_in_child(child, *time_limit, "tpu", plugin.path(), &target, &program.text)
+                            .map(|compiled| (compiled.figures, compiled.executable))
+                    }
+                    CompileIn::ThisProcess => named
+                        .compile(&program.text)
+                        .and_then(|executable| Ok((executable.figures()?, executable.serialize().unwrap_or_default())))
+                        .map_err(|error| error.to_string()),
+                };
+                let figures = outcome.map(|(figures, bytes)| {
+                    programs.push((candidate.form, bytes));
+                    figures
+                });
+                (figures, program.loop_steps)
+            }
+        };
+        let compile_seconds = start.elapsed().as_secs_f64();
+        attempts.push(Attempt { form: candidate.form, outcome, loop_steps, compile_seconds });
+    }
+    let (form, reason) = recipe.choose(&attempts);
+    let program = programs.into_iter().find(|(compiled, _)| Some(*compiled) == form).map(|(_, bytes)| bytes);
+    let report =
+        BucketReport { bucket: recipe.bucket, form, reason, attempts, from_cache: false, notes: Vec::new() };
+    (report, program)
+}
