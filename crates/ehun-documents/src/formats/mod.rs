@@ -2,11 +2,15 @@
 //!
 //! Everything in here runs on untrusted bytes and therefore in a worker process; see [`crate::worker`].
 
+mod container;
 pub(crate) mod encoding;
 mod html;
+mod mail;
 mod markdown;
+mod office;
 mod sniff;
 mod text;
+mod xml;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +51,9 @@ pub fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentE
         Format::Markdown => markdown::parse(bytes, options)?,
         Format::Text => text::parse(bytes, options)?,
         Format::Code(language) => text::parse_code(bytes, language, options)?,
+        Format::Docx => office::parse_docx(bytes, options)?,
+        Format::Mail => mail::parse(bytes, options)?,
+        Format::Mbox => mail::parse_mbox(bytes, options)?,
         Format::Image(name) => return Err(DocumentError::NeedsOcr { format: name }),
         Format::Other(name) => return Err(DocumentError::unsupported(&name)),
     };

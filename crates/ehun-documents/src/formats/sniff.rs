@@ -7,6 +7,12 @@ use file_format::{FileFormat, Kind};
 pub enum Format {
     /// PDF.
     Pdf,
+    /// Word, 2007 and later.
+    Docx,
+    /// One message (RFC 5322).
+    Mail,
+    /// A file of messages.
+    Mbox,
     /// HTML or XHTML.
     Html,
     /// Markdown.
@@ -27,6 +33,9 @@ pub(crate) fn sniff(bytes: &[u8], file_name: Option<&str>) -> Format {
     if head.windows(5).any(|w| w == b"%PDF-") {
         return Format::Pdf;
     }
+    if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"PK\x05\x06") {
+        return zip_format(bytes);
+    }
     let known = FileFormat::from_bytes(bytes);
     if known.kind() == Kind::Image && !matches!(known.media_type(), "image/svg+xml") {
         return Format::Image(known.name().to_owned());
@@ -37,6 +46,9 @@ pub(crate) fn sniff(bytes: &[u8], file_name: Option<&str>) -> Format {
             known => known.name().to_owned(),
         };
         return Format::Other(name);
+    }
+    if let Some(mail) = mail_format(head) {
+        return mail;
     }
     let extension = file_name
         .and_then(|name| name.rsplit_once('.'))
@@ -50,6 +62,67 @@ pub(crate) fn sniff(bytes: &[u8], file_name: Option<&str>) -> Format {
         "html" | "htm" | "xhtml" => Format::Html,
         other => code_language(other).map_or(Format::Text, Format::Code),
     }
+}
+
+/// What a ZIP file holds, by the names of its entries as they stand in the file.
+fn zip_format(bytes: &[u8]) -> Format {
+    let has = |name: &[u8]| bytes.windows(name.len()).any(|w| w == name);
+    if has(b"word/document.xml") || (has(b"[Content_Types].xml") && has(b"word/")) {
+        return Format::Docx;
+    }
+    Format::Other("ZIP".to_owned())
+}
+
+/// Two header lines of a message at the beginning, or the line that begins an mbox.
+fn mail_format(head: &[u8]) -> Option<Format> {
+    let text = String::from_utf8_lossy(head);
+    if text.starts_with("From ") && text.lines().nth(1).is_some_and(|l| is_header(l).is_some()) {
+        return Some(Format::Mbox);
+    }
+    let mut known = 0;
+    for line in text.trim_start_matches('\u{feff}').lines() {
+        if line.starts_with([' ', '\t']) && known > 0 {
+            continue;
+        }
+        if line.is_empty() {
+            break;
+        }
+        match is_header(line) {
+            Some(true) => known += 1,
+            Some(false) => {}
+            None => break,
+        }
+    }
+    (known >= 2).then_some(Format::Mail)
+}
+
+/// Whether a line is a header field, and if so, one that only messages have.
+fn is_header(line: &str) -> Option<bool> {
+    let (name, _) = line.split_once(':')?;
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        return None;
+    }
+    let name = name.to_ascii_lowercase();
+    Some(
+        matches!(
+            name.as_str(),
+            "from"
+                | "to"
+                | "cc"
+                | "date"
+                | "subject"
+                | "received"
+                | "return-path"
+                | "message-id"
+                | "mime-version"
+                | "reply-to"
+                | "delivered-to"
+                | "content-type"
+                | "content-transfer-encoding"
+                | "in-reply-to"
+                | "sender"
+        ) || name.starts_with("x-"),
+    )
 }
 
 /// A tenth of control characters in the beginning, unless it is UTF-16 or UTF-32.
@@ -130,7 +203,9 @@ mod tests {
 
     #[test]
     fn formats_by_bytes() {
-        let cases: [(&[u8], Option<&str>, Format); 8] = [
+        let cases: [(&[u8], Option<&str>, Format); 10] = [
+            (b"From: a\nTo: b\n\nhello", None, Format::Mail),
+            (b"From a Mon\nSubject: x\n\nhello", None, Format::Mbox),
             (b"%PDF-1.7\n", Some("x.txt"), Format::Pdf),
             (b"  <!-- c --><!DOCTYPE html><p>", None, Format::Html),
             (b"# Head\n", Some("a.MD"), Format::Markdown),
