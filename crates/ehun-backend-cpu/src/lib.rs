@@ -12,8 +12,15 @@
 //! | [`gemm`] | products with packed weights and a fused epilogue |
 //! | [`rows`] | norms, activations, gates, sums, rotary, softmax, L2 normalisation |
 
+//!
+//! # The backend
+//! [`CpuBackend`] lowers a graph onto these kernels: passes fuse operations, everything between attention and pooling runs
+//! row block by row block on all threads, and memory of values is reused by their lifetimes.
+
 mod aligned;
 pub mod attention;
+mod backend;
+mod exec;
 pub mod gemm;
 pub mod pool;
 pub mod rows;
@@ -21,3 +28,5 @@ pub mod simd;
 #[cfg(test)]
 mod testing;
 mod vmath;
+
+pub use backend::{CpuBackend, CpuFactory, NAME};

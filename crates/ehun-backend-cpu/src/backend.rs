@@ -1,0 +1,176 @@
+//! The backend `cpu` and its factory.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use ehun_backend::{
+    AttentionChoice, Backend, BackendError, BackendFactory, BackendInfo, Capabilities, Executable, Options, Precision,
+    Refusal, Unavailable,
+};
+use ehun_graph::{Graph, WeightStore};
+
+use crate::exec::{AttentionKernel, Compile, CpuExecutable, Fusion, batch_steps, choose, kernel_names, schedule};
+use crate::pool::ThreadPool;
+use crate::simd::Isa;
+
+/// The name of the backend.
+pub const NAME: &str = "cpu";
+
+/// Tokens of a sequence, where [`Capabilities::batch_bytes`] needs to know how many sequences a batch has.
+const TOKENS_PER_SEQUENCE: usize = 16;
+
+/// Opens the backend `cpu`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuFactory;
+
+impl BackendFactory for CpuFactory {
+    fn names(&self) -> Vec<String> {
+        vec![NAME.to_owned()]
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Backend>, Unavailable> {
+        let isa = Isa::detect().map_err(|error| Unavailable::new(name, error.to_string()))?;
+        Ok(Arc::new(CpuBackend::new(isa)))
+    }
+}
+
+/// The processor that this program runs on.
+pub struct CpuBackend {
+    isa: Isa,
+    model: String,
+    /// Pools in use, which executables of as many threads share.
+    pools: Mutex<Vec<(usize, Weak<ThreadPool>)>>,
+}
+
+impl CpuBackend {
+    /// The backend with the kernels of `isa`.
+    #[must_use]
+    pub fn new(isa: Isa) -> Self {
+        Self { isa, model: processor(), pools: Mutex::new(Vec::new()) }
+    }
+
+    fn device(&self, threads: usize) -> String {
+        let plural = if threads == 1 { "" } else { "s" };
+        format!("{} ({}, {threads} thread{plural})", self.model, self.isa.name())
+    }
+
+    fn pool(&self, threads: usize) -> Arc<ThreadPool> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|(_, pool)| pool.strong_count() > 0);
+        let known = pools.iter().find(|(size, _)| *size == threads).and_then(|(_, pool)| pool.upgrade());
+        known.unwrap_or_else(|| {
+            let pool = Arc::new(ThreadPool::new(threads));
+            pools.push((threads, Arc::downgrade(&pool)));
+            pool
+        })
+    }
+
+    fn kernel(&self, graph: &Graph, options: &Options) -> Result<Arc<dyn AttentionKernel>, Vec<Refusal>> {
+        let mut refusals = Vec::new();
+        if options.precision != Precision::F32 {
+            let reason = format!(
+                "precision {} is not to be had: products are computed in f32 (weights stored as f16 or bf16 stay so in \
+                 memory and are widened exactly); ask for f32",
+                options.precision
+            );
+            refusals.push(Refusal::new("options", reason));
+        }
+        if options.threads == Some(0) {
+            refusals.push(Refusal::new("options", "0 threads; ask for at least 1"));
+        }
+        match choose(self.isa, &options.attention) {
+            Ok(kernel) => {
+                refusals.extend(graph.attentions().flat_map(|(operation, spec)| kernel.supports(operation, spec)));
+                if refusals.is_empty() { Ok(kernel) } else { Err(refusals) }
+            }
+            Err(refusal) => {
+                refusals.push(refusal);
+                Err(refusals)
+            }
+        }
+    }
+}
+
+fn threads(options: &Options) -> usize {
+    options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
+}
+
+/// Tokens of the largest batch: a single sequence of the largest length always fits.
+fn max_tokens(options: &Options) -> usize {
+    options.max_batch_tokens.max(options.max_sequence)
+}
+
+/// The processor in its own words.
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+impl Backend for CpuBackend {
+    fn info(&self) -> BackendInfo {
+        let threads = threads(&Options::default());
+        let available: Vec<_> = Isa::available().iter().map(|isa| isa.name()).collect();
+        BackendInfo {
+            name: NAME.to_owned(),
+            device: self.device(threads),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            attention_kernels: kernel_names(),
+            precisions: vec![Precision::F32],
+            notes: vec![
+                format!("instruction set {}; this machine has {}", self.isa.name(), available.join(", ")),
+                "EHUN_CPU=generic|avx2|avx512|avx512vnni|neon forces one".to_owned(),
+            ],
+        }
+    }
+
+    fn capabilities(&self, graph: &Graph, options: &Options) -> Capabilities {
+        let threads = threads(options);
+        let tokens = max_tokens(options);
+        let longest = graph.max_positions().map_or(tokens, |positions| positions.min(tokens));
+        let arena = schedule(&batch_steps(graph, Fusion::On)).arena_bytes(tokens, tokens.div_ceil(TOKENS_PER_SEQUENCE));
+        let (attention, scratch, refusals) = match self.kernel(graph, options) {
+            Ok(kernel) => {
+                let choice = |(operation, _): (&str, _)| AttentionChoice {
+                    operation: operation.to_owned(),
+                    kernel: kernel.describe(),
+                    reason: kernel.reason(),
+                };
+                let scratch = graph.attentions().map(|(_, spec)| kernel.scratch_bytes(spec, longest) * threads).max();
+                (graph.attentions().map(choice).collect(), scratch.unwrap_or(0), Vec::new())
+            }
+            Err(refusals) => (Vec::new(), 0, refusals),
+        };
+        Capabilities {
+            backend: NAME.to_owned(),
+            device: self.device(threads),
+            precision: options.precision,
+            attention,
+            // As float32, the widest form; weights that are stored in 16 bits take half.
+            weight_bytes: graph.weights().iter().map(|weight| weight.num_elements() as u64 * 4).sum(),
+            batch_bytes: Some((arena + scratch) as u64),
+            refusals,
+        }
+    }
+
+    fn compile(
+        &self,
+        graph: Arc<Graph>,
+        weights: &WeightStore,
+        options: &Options,
+    ) -> Result<Box<dyn Executable>, BackendError> {
+        let attention = self.kernel(&graph, options).map_err(BackendError::Refused)?;
+        let pool = self.pool(threads(options));
+        let device = self.device(pool.threads());
+        let executable = CpuExecutable::new(Compile {
+            graph,
+            weights: weights.clone(),
+            isa: self.isa,
+            pool,
+            device,
+            attention,
+            max_tokens: max_tokens(options),
+            fusion: Fusion::On,
+        })?;
+        Ok(Box::new(executable))
+    }
+}
