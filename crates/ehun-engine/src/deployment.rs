@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ehun_backend::{BackendError, RunOptions};
 use ehun_graph::GraphError;
+use ehun_models::Model;
 
 use crate::error::EngineError;
 use crate::health::HealthState;
@@ -18,6 +19,8 @@ use crate::shape::Shape;
 pub struct Deployment {
     /// The model's name and revision, as shown to people and written to outputs.
     pub label: String,
+    /// The model, where it is known here and not only to a service elsewhere.
+    pub model: Option<Arc<Model>>,
     /// Its tokeniser.
     pub tokenizer: Arc<dyn Tokenize>,
     /// The backends, the preferred first.

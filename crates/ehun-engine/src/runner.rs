@@ -1,6 +1,7 @@
 //! Something that answers batches: a compiled model in this process, or a service elsewhere.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use ehun_backend::{BackendError, Executable, OutputRows, RunOptions, RunReport, ShapePolicy};
@@ -36,6 +37,8 @@ pub struct ItemOutput {
     pub values: Vec<ItemRows>,
     /// The run that made them, shared by the items of the run.
     pub report: Arc<RunReport>,
+    /// The attention kernel that computed this item; empty where it is not known.
+    pub attention: Arc<str>,
 }
 
 /// Something that answers batches. Implementations: [`LocalRunner`], and clients of services elsewhere.
@@ -59,6 +62,8 @@ pub struct LocalRunner {
     name: String,
     executable: Box<dyn Executable>,
     shape: Shape,
+    /// The attention kernel by length, where a batch had several: a ragged backend chooses by a sequence's own length.
+    kernels: Mutex<HashMap<usize, Arc<str>>>,
 }
 
 impl LocalRunner {
@@ -68,7 +73,20 @@ impl LocalRunner {
             ShapePolicy::Ragged { max_tokens } => Shape::Tokens { max_tokens, max_items: usize::MAX },
             ShapePolicy::Buckets(buckets) => Shape::Buckets(buckets),
         };
-        Self { name: name.into(), executable, shape }
+        Self { name: name.into(), executable, shape, kernels: Mutex::default() }
+    }
+
+    fn kernel(&self, report: &RunReport, item: &Prepared) -> Arc<str> {
+        if report.attention.len() < 2 {
+            return report.attention.keys().next().map_or("", String::as_str).into();
+        }
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = kernels.entry(item.num_tokens());
+        Arc::clone(entry.or_insert_with(|| {
+            let alone = RaggedBatch::pack([&item.tokens.sequence]).ok();
+            let plan = alone.and_then(|batch| self.executable.plan(&batch).ok());
+            plan.and_then(|plan| plan.attention.keys().next().cloned()).unwrap_or_default().into()
+        }))
     }
 }
 
@@ -95,7 +113,8 @@ impl Runner for LocalRunner {
             for (row, &i) in part.iter().enumerate() {
                 let values =
                     answer.values.iter().zip(&names).map(|(value, name)| item_rows(value, name, &batch, row)).collect();
-                outputs[i] = Some(ItemOutput { values, report: Arc::clone(&report) });
+                let attention = self.kernel(&report, &items[i]);
+                outputs[i] = Some(ItemOutput { values, report: Arc::clone(&report), attention });
             }
         }
         let all: Option<Vec<ItemOutput>> = outputs.into_iter().collect();

@@ -98,7 +98,7 @@ impl Runner for Sum {
             let nan = text_of(item).contains("nan");
             let value = if nan { f32::NAN } else { instead.unwrap_or_else(|| sum(text_of(item))) };
             let values = vec![ItemRows { name: "sum".into(), rows: 1, width: 1, data: vec![value] }];
-            ItemOutput { values, report: Arc::clone(&report) }
+            ItemOutput { values, report: Arc::clone(&report), attention: "".into() }
         };
         Ok(items.iter().map(output).collect())
     }
@@ -106,7 +106,7 @@ impl Runner for Sum {
 
 fn deployment(runners: &[Arc<Sum>], policy: HealthPolicy) -> Arc<Deployment> {
     let lanes = runners.iter().map(|runner| Lane::new(Arc::clone(runner) as Arc<dyn Runner>, policy)).collect();
-    Arc::new(Deployment { label: "sum".into(), tokenizer: Arc::new(Bytes { max: 200 }), lanes })
+    Arc::new(Deployment { label: "sum".into(), model: None, tokenizer: Arc::new(Bytes { max: 200 }), lanes })
 }
 
 fn service(runners: &[Arc<Sum>], policy: HealthPolicy) -> Service {

@@ -1,0 +1,105 @@
+//! A loaded model on the backends of this process.
+
+use std::sync::Arc;
+
+use ehun_backend::{Backend, BackendError, Options};
+use ehun_models::{Model, ModelError, Side, Task, TextInput};
+
+use crate::deployment::Deployment;
+use crate::error::EngineError;
+use crate::health::HealthPolicy;
+use crate::item::{Input, ItemOptions, Tokenize, Tokenized, Truncation};
+use crate::lane::Lane;
+use crate::runner::LocalRunner;
+
+/// Why a model cannot be deployed on a backend.
+#[derive(Debug, thiserror::Error)]
+#[error("{model} cannot run on {backend}: {source}")]
+pub struct DeployError {
+    /// The model.
+    pub model: String,
+    /// The backend.
+    pub backend: String,
+    /// What it said.
+    pub source: BackendError,
+}
+
+impl Deployment {
+    /// `model` on `backends`, the preferred first, each compiled with `options` for the model's longest sequence. Fails with
+    /// the first backend that refuses.
+    pub fn of_model(
+        model: Arc<Model>,
+        backends: &[Arc<dyn Backend>],
+        options: &Options,
+        health: HealthPolicy,
+    ) -> Result<Arc<Self>, DeployError> {
+        let options = Options { max_sequence: model.max_tokens(), ..options.clone() };
+        let mut lanes = Vec::new();
+        for backend in backends {
+            let name = backend.info().name;
+            let executable = backend
+                .compile(Arc::clone(model.graph()), model.weights(), &options)
+                .map_err(|source| DeployError { model: model.name().to_owned(), backend: name.clone(), source })?;
+            lanes.push(Lane::new(Arc::new(LocalRunner::new(name, executable)), health));
+        }
+        let label = match model.revision() {
+            Some(revision) => format!("{}@{revision}", model.name()),
+            None => model.name().to_owned(),
+        };
+        Ok(Arc::new(Self { label, tokenizer: Arc::clone(&model) as Arc<dyn Tokenize>, model: Some(model), lanes }))
+    }
+}
+
+fn invalid(error: ModelError) -> EngineError {
+    EngineError::invalid(error)
+}
+
+impl Tokenize for Model {
+    fn tokenize(&self, input: &Input, options: &ItemOptions) -> Result<Tokenized, EngineError> {
+        let side = match options.truncation {
+            Truncation::Left => Side::Left,
+            Truncation::Right | Truncation::Refuse => Side::Right,
+        };
+        let limit = self.max_tokens();
+        let (tokens, pooling_start) = match input {
+            Input::Text(text) if self.task() == Task::Embed => {
+                let prompt = self.prompt(options.prompt.as_deref()).map_err(invalid)?;
+                self.embed_tokens(text, prompt, side).map_err(invalid)?
+            }
+            Input::Text(text) => {
+                (self.tokenizer().encode(TextInput::Single(text), Some(limit), side).map_err(invalid)?, 0)
+            }
+            Input::Pair(first, second) => {
+                (self.tokenizer().encode(TextInput::Pair(first, second), Some(limit), side).map_err(invalid)?, 0)
+            }
+            Input::Tokens(ids) => return of_ids(ids, limit, options.truncation),
+        };
+        let truncated = tokens.truncated();
+        if truncated && options.truncation == Truncation::Refuse {
+            return Err(too_long(tokens.total, limit));
+        }
+        Ok(Tokenized { sequence: tokens.into_input(pooling_start), truncated })
+    }
+
+    fn max_sequence(&self) -> usize {
+        self.max_tokens()
+    }
+}
+
+fn too_long(tokens: usize, limit: usize) -> EngineError {
+    EngineError::invalid(format!(
+        "{tokens} tokens, but the model takes {limit}; shorten the text or allow it to be truncated"
+    ))
+}
+
+/// Token ids as they are; of too many, the ones at the end or at the beginning.
+fn of_ids(ids: &[u32], limit: usize, truncation: Truncation) -> Result<Tokenized, EngineError> {
+    let truncated = ids.len() > limit;
+    let kept = match truncation {
+        Truncation::Refuse if truncated => return Err(too_long(ids.len(), limit)),
+        Truncation::Left => &ids[ids.len().saturating_sub(limit)..],
+        Truncation::Right | Truncation::Refuse => &ids[..ids.len().min(limit)],
+    };
+    let sequence = ehun_graph::SequenceInput { token_ids: kept.to_vec(), ..Default::default() };
+    Ok(Tokenized { sequence, truncated })
+}
