@@ -130,6 +130,14 @@ impl Config {
         }
     }
 
+    /// A whole number above 0; `None` where the key is absent or its value is below 1, which configurations write for "none".
+    pub fn count_or_minus_one(&self, key: &str) -> Result<Option<usize>> {
+        match self.get(key).and_then(Value::as_i64) {
+            Some(n) if n < 1 => Ok(None),
+            _ => self.opt_usize(&[key]),
+        }
+    }
+
     /// A number of the first of `keys` that is present.
     pub fn opt_f64(&self, keys: &[&str]) -> Result<Option<f64>> {
         let Some((key, value)) = self.first(keys) else { return Ok(None) };

@@ -269,7 +269,7 @@ impl<'a> Loader<'a> {
             return Err(checkpoint.missing("config.json", "give the directory of a Hugging Face or sentence-transformers model"));
         };
         let config = Config::new(checkpoint.path_of("config.json"), map);
-        let family = families::find(config.str(&["model_type"])?, config.path())?;
+        let family = families::find(&config)?;
         config.only("quantization_config", Value::Null, "weights are read as F32, F16 or BF16")?;
         let architecture = config.opt_strings("architectures")?.unwrap_or_default().into_iter().next().unwrap_or_default();
         let labels = labels(&config)?;

@@ -172,8 +172,14 @@ impl<'a> Ctx<'a> {
         Err(self.config.error("num_attention_heads", format!("{heads} heads do not divide the width {hidden}")))
     }
 
-    /// The sizes of a BERT-like configuration, with the options that no encoder here has refused.
+    /// The sizes of a BERT-like configuration with learned positions.
     pub fn bert_dims(&self) -> Result<Dims> {
+        self.config.only("position_embedding_type", "absolute".into(), "relative kinds of old BERT variants are unknown")?;
+        self.rotary_bert_dims()
+    }
+
+    /// The sizes of a BERT-like configuration.
+    pub fn rotary_bert_dims(&self) -> Result<Dims> {
         self.encoder_only()?;
         let config = self.config;
         let hidden = config.positive(&["hidden_size"])?;
@@ -190,11 +196,10 @@ impl<'a> Ctx<'a> {
         })
     }
 
-    /// Refuses decoders, cross attention and relative position kinds of older BERT variants.
+    /// Refuses decoders, cross attention and pruned heads.
     pub fn encoder_only(&self) -> Result<()> {
         self.config.only("is_decoder", false.into(), "this family is run as an encoder")?;
         self.config.only("add_cross_attention", false.into(), "there is no second sequence to attend to")?;
-        self.config.only("pruned_heads", serde_json::json!({}), "all heads of a layer have one width")?;
-        self.config.only("position_embedding_type", "absolute".into(), "relative kinds of old BERT variants are unknown")
+        self.config.only("pruned_heads", serde_json::json!({}), "all heads of a layer have one width")
     }
 }

@@ -30,3 +30,39 @@ pub(crate) fn tokens(ctx: &mut Ctx, tokens: ValueId, labels: usize) -> Result<Va
     ctx.leave_encoder();
     ctx.linear("classifier", tokens, labels, true)
 }
+
+/// A masked language model's head: a transform with an activation and a norm, and a last layer whose weight is the word
+/// embeddings' where the two are tied.
+pub(crate) struct Vocabulary<'n> {
+    /// The transform.
+    pub dense: &'n str,
+    /// Its norm.
+    pub norm: &'n str,
+    /// The last layer.
+    pub decoder: &'n str,
+    /// Where its bias may be; the first that is there is taken.
+    pub biases: &'n [&'n str],
+    /// The word embeddings, as the encoder names them.
+    pub words: &'n str,
+    /// The activation of the transform.
+    pub function: Activation,
+    /// Epsilon of the norm.
+    pub eps: f32,
+}
+
+/// Logits of every term of the vocabulary, for each token.
+pub(crate) fn vocabulary(ctx: &mut Ctx, tokens: ValueId, names: &Vocabulary) -> Result<ValueId> {
+    let width = ctx.graph.width(tokens);
+    let terms = ctx.config.positive(&["vocab_size"])?;
+    let words = ctx.weight(names.words, &[terms, width]);
+    ctx.leave_encoder();
+    let x = ctx.linear(names.dense, tokens, width, true)?;
+    let x = ctx.activation("vocabulary.activation", x, names.function)?;
+    let x = ctx.layer_norm(names.norm, x, true, names.eps)?;
+    // Where the weights are tied, transformers takes the embeddings and not what the file may have beside them.
+    let tied = ctx.config.bool_or(&["tie_word_embeddings"], true)?;
+    let weight = if tied { words } else { ctx.weight(&format!("{}.weight", names.decoder), &[terms, width]) };
+    let bias = names.biases.iter().find(|name| ctx.has(name)).or(names.biases.first());
+    let bias = bias.map(|name| ctx.weight(name, &[terms]));
+    Ok(ctx.graph.linear(names.decoder, x, weight, bias)?)
+}

@@ -48,21 +48,15 @@ pub(super) fn embeddings(ctx: &mut Ctx, width: usize, eps: f32, offset: usize) -
     ctx.layer_norm("embeddings.LayerNorm", x, true, eps)
 }
 
-/// The masked language model's head: a transform, and the word embeddings as the last layer's weight.
 fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
-    let eps = ctx.config.f64_or(&["layer_norm_eps"], 1e-12)? as f32;
-    let function = ctx.activation_named(&["hidden_act"], "gelu")?;
-    let width = ctx.graph.width(tokens);
-    let terms = ctx.config.positive(&["vocab_size"])?;
-    let words = ctx.weight("embeddings.word_embeddings.weight", &[terms, width]);
-    ctx.leave_encoder();
-    let x = ctx.linear("cls.predictions.transform.dense", tokens, width, true)?;
-    let x = ctx.activation("cls.predictions.transform.activation", x, function)?;
-    let x = ctx.layer_norm("cls.predictions.transform.LayerNorm", x, true, eps)?;
-    // Where the weights are tied, transformers takes the embeddings and not what the file may have beside them.
-    let tied = ctx.config.bool_or(&["tie_word_embeddings"], true)?;
-    let decoder = if tied { words } else { ctx.weight("cls.predictions.decoder.weight", &[terms, width]) };
-    let bias = ["cls.predictions.bias", "cls.predictions.decoder.bias"].into_iter().find(|name| ctx.has(name));
-    let bias = ctx.weight(bias.unwrap_or("cls.predictions.bias"), &[terms]);
-    Ok(ctx.graph.linear("cls.predictions.decoder", x, decoder, Some(bias))?)
+    let names = heads::Vocabulary {
+        dense: "cls.predictions.transform.dense",
+        norm: "cls.predictions.transform.LayerNorm",
+        decoder: "cls.predictions.decoder",
+        biases: &["cls.predictions.bias", "cls.predictions.decoder.bias"],
+        words: "embeddings.word_embeddings.weight",
+        function: ctx.activation_named(&["hidden_act"], "gelu")?,
+        eps: ctx.config.f64_or(&["layer_norm_eps"], 1e-12)? as f32,
+    };
+    heads::vocabulary(ctx, tokens, &names)
 }

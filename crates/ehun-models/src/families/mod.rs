@@ -4,11 +4,27 @@
 //! out of the pieces in `blocks`. To add one: write its file, name it in [`FAMILIES`], and put a checkpoint with expected
 //! outputs into `goldens/`. No backend is touched.
 
+mod albert;
 mod bert;
+mod deberta;
+mod distilbert;
+mod electra;
+mod eurobert;
+mod gemma3;
+mod gte;
+mod jina;
+mod llama;
+mod modernbert;
+mod mpnet;
+mod nomic_bert;
+mod qwen;
+mod roberta;
+mod t5;
 
 use ehun_graph::ValueId;
 
 use crate::blocks::Ctx;
+use crate::config::Config;
 use crate::error::{ModelError, Result};
 
 /// Builds logits from token rows, for so many labels.
@@ -37,13 +53,37 @@ pub(crate) struct Family {
 }
 
 /// All families.
-const FAMILIES: &[&Family] = &[&bert::BERT];
+const FAMILIES: &[&Family] = &[
+    &albert::ALBERT,
+    &bert::BERT,
+    &deberta::DEBERTA_V2,
+    &distilbert::DISTILBERT,
+    &electra::ELECTRA,
+    &eurobert::EUROBERT,
+    &gemma3::GEMMA3,
+    &gte::GTE,
+    &jina::JINA_V3,
+    &llama::LLAMA,
+    &llama::MISTRAL,
+    &modernbert::MODERNBERT,
+    &mpnet::MPNET,
+    &nomic_bert::NOMIC_BERT,
+    &qwen::QWEN2,
+    &qwen::QWEN3,
+    &roberta::ROBERTA,
+    &t5::T5,
+];
 
-/// The family of a `model_type`; `path` is the configuration, for the message.
-pub(crate) fn find(model_type: &str, path: &str) -> Result<&'static Family> {
+/// The family of a configuration.
+pub(crate) fn find(config: &Config) -> Result<&'static Family> {
+    let model_type = config.str(&["model_type"])?;
+    // Jina v3's published checkpoints call themselves XLM-RoBERTa, whose positions are never rotary.
+    if model_type == "xlm-roberta" && config.get("position_embedding_type") == Some(&"rotary".into()) {
+        return Ok(&jina::JINA_V3);
+    }
     FAMILIES.iter().copied().find(|family| family.model_types.contains(&model_type)).ok_or_else(|| {
         ModelError::UnknownFamily {
-            path: path.to_owned(),
+            path: config.path().to_owned(),
             model_type: model_type.to_owned(),
             known: model_types().join(", "),
         }

@@ -1,8 +1,10 @@
 //! Vectors: fewer dimensions, other number types, similarity.
 
+use ehun_graph::Op;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ModelError, Result};
+use crate::model::Model;
 
 /// Cuts `vector` to its first `dimensions` and scales what is left to length 1 (Matryoshka embeddings, Kusupati et al. 2022).
 /// Fails where there are not that many.
@@ -24,6 +26,14 @@ pub fn normalize(vector: &mut [f32]) {
     let norm = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt().max(1e-12);
     for x in vector {
         *x = (f64::from(*x) / norm) as f32;
+    }
+}
+
+impl Model {
+    /// Whether the model's own last step scales its vectors to length 1.
+    pub fn is_normalized(&self) -> bool {
+        let graph = self.graph();
+        graph.outputs().first().is_some_and(|output| matches!(graph.node(output.value).op, Op::L2Normalize { .. }))
     }
 }
 
