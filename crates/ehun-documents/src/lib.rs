@@ -16,7 +16,7 @@ pub mod worker;
 pub use builder::{CellText, DocumentBuilder, Place};
 pub use chunk::{Chunk, ChunkError, ChunkOptions, TokenCounter, chunk};
 pub use error::{DocumentError, Limit};
-pub use formats::{Format, ParseOptions, parse};
+pub use formats::{ParseOptions, parse};
 pub use limits::Limits;
 pub use model::{
     BBox, Block, BlockKind, Boilerplate, Cell, CharIndex, Child, Document, HiddenReason, Layer, Metadata, PageInfo,

@@ -2,13 +2,51 @@
 
 use file_format::{FileFormat, Kind};
 
+use super::container::Container;
+use super::{archive, office, ole};
+use crate::limits::Limits;
+
 /// A format that is told apart here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Format {
+pub(crate) enum Format {
     /// PDF.
     Pdf,
     /// Word, 2007 and later.
     Docx,
+    /// PowerPoint, 2007 and later.
+    Pptx,
+    /// Excel, 2007 and later, also in its binary form.
+    Xlsx,
+    /// OpenDocument text.
+    Odt,
+    /// OpenDocument presentation.
+    Odp,
+    /// OpenDocument spreadsheet.
+    Ods,
+    /// Word before 2007.
+    Doc,
+    /// PowerPoint before 2007.
+    Ppt,
+    /// Excel before 2007.
+    Xls,
+    /// Outlook message.
+    Msg,
+    /// Rich Text Format.
+    Rtf,
+    /// Electronic book.
+    Epub,
+    /// Comma or otherwise separated values.
+    Csv,
+    /// JSON or JSON Lines.
+    Json,
+    /// XML of any vocabulary.
+    Xml,
+    /// ZIP archive.
+    Zip,
+    /// TAR archive.
+    Tar,
+    /// GZIP, perhaps around a TAR archive.
+    Gzip,
     /// One message (RFC 5322).
     Mail,
     /// A file of messages.
@@ -23,18 +61,32 @@ pub enum Format {
     Code(&'static str),
     /// A picture.
     Image(String),
+    /// Any of the above with a password.
+    Encrypted(&'static str),
     /// Nothing that is read here; its name.
     Other(String),
 }
 
 /// Decides by signature, then by structure, and by the name only between formats that are all plain text.
-pub(crate) fn sniff(bytes: &[u8], file_name: Option<&str>) -> Format {
+pub(crate) fn sniff(bytes: &[u8], file_name: Option<&str>, limits: &Limits) -> Format {
     let head = &bytes[..bytes.len().min(1024)];
     if head.windows(5).any(|w| w == b"%PDF-") {
         return Format::Pdf;
     }
     if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"PK\x05\x06") {
-        return zip_format(bytes);
+        return zip_format(bytes, limits);
+    }
+    if bytes.starts_with(ole::MAGIC) {
+        return ole_format(bytes, limits);
+    }
+    if bytes.starts_with(b"{\\rtf") {
+        return Format::Rtf;
+    }
+    if bytes.starts_with(b"\x1f\x8b") {
+        return Format::Gzip;
+    }
+    if archive::is_tar(bytes) {
+        return Format::Tar;
     }
     let known = FileFormat::from_bytes(bytes);
     if known.kind() == Kind::Image && !matches!(known.media_type(), "image/svg+xml") {
@@ -57,20 +109,63 @@ pub(crate) fn sniff(bytes: &[u8], file_name: Option<&str>) -> Format {
     if looks_like_html(head) {
         return Format::Html;
     }
+    let first = first_sign(head);
     match extension.as_str() {
+        "csv" | "tsv" | "tab" => Format::Csv,
+        "json" | "jsonl" | "ndjson" | "geojson" | "ipynb" => Format::Json,
         "md" | "markdown" | "mdown" | "mkd" | "mdx" | "qmd" | "rmd" => Format::Markdown,
         "html" | "htm" | "xhtml" => Format::Html,
-        other => code_language(other).map_or(Format::Text, Format::Code),
+        other => match (code_language(other), first) {
+            (Some(language), _) => Format::Code(language),
+            (None, Some('{' | '[')) => Format::Json,
+            (None, Some('<')) if looks_like_xml(head, other) => Format::Xml,
+            _ => Format::Text,
+        },
     }
 }
 
-/// What a ZIP file holds, by the names of its entries as they stand in the file.
-fn zip_format(bytes: &[u8]) -> Format {
-    let has = |name: &[u8]| bytes.windows(name.len()).any(|w| w == name);
-    if has(b"word/document.xml") || (has(b"[Content_Types].xml") && has(b"word/")) {
-        return Format::Docx;
+/// What a ZIP file holds: its first member's MIME type, or the parts that its names tell of.
+fn zip_format(bytes: &[u8], limits: &Limits) -> Format {
+    let Ok(mut container) = Container::open(bytes, "ZIP archive", limits) else { return Format::Zip };
+    let mut parts = [false; 4];
+    for index in 0..container.len() {
+        let Ok(entry) = container.entry(index) else { continue };
+        if entry.name == "mimetype" {
+            let media_type = container.read_index(index).unwrap_or_default();
+            let media_type = String::from_utf8_lossy(&media_type);
+            // Templates and masters are named after what they are templates of.
+            let media_type = media_type.trim().trim_end_matches("-template");
+            match media_type {
+                "application/epub+zip" => return Format::Epub,
+                office::ODT | "application/vnd.oasis.opendocument.text-master" => return Format::Odt,
+                office::ODP | "application/vnd.oasis.opendocument.graphics" => return Format::Odp,
+                office::ODS => return Format::Ods,
+                _ => {}
+            }
+        }
+        let name = entry.name.replace('\\', "/").to_ascii_lowercase();
+        for (part, prefix) in parts.iter_mut().zip(["[content_types].xml", "word/", "ppt/", "xl/"]) {
+            *part |= name.trim_start_matches('/').starts_with(prefix);
+        }
     }
-    Format::Other("ZIP".to_owned())
+    match parts {
+        [true, true, ..] => Format::Docx,
+        [true, _, true, _] => Format::Pptx,
+        [true, _, _, true] => Format::Xlsx,
+        _ => Format::Zip,
+    }
+}
+
+fn ole_format(bytes: &[u8], limits: &Limits) -> Format {
+    match ole::Ole::open(bytes, limits).map(|file| file.kind()) {
+        Ok(ole::Kind::Doc) => Format::Doc,
+        Ok(ole::Kind::Ppt) => Format::Ppt,
+        Ok(ole::Kind::Xls) => Format::Xls,
+        Ok(ole::Kind::Msg) => Format::Msg,
+        Ok(ole::Kind::EncryptedPackage) => Format::Encrypted("office file"),
+        Ok(ole::Kind::Other) => Format::Other("compound file of an unknown kind".to_owned()),
+        Err(_) => Format::Other("damaged compound file".to_owned()),
+    }
 }
 
 /// Two header lines of a message at the beginning, or the line that begins an mbox.
@@ -123,6 +218,17 @@ fn is_header(line: &str) -> Option<bool> {
                 | "sender"
         ) || name.starts_with("x-"),
     )
+}
+
+/// The first character that is no whitespace.
+fn first_sign(head: &[u8]) -> Option<char> {
+    super::encoding::decode(head, None).text.chars().find(|c| !c.is_whitespace())
+}
+
+/// An XML declaration, or a name that says so.
+fn looks_like_xml(head: &[u8], extension: &str) -> bool {
+    let declared = super::encoding::decode(head, None).text.trim_start().starts_with("<?xml");
+    declared || matches!(extension, "xml" | "svg" | "rss" | "atom" | "xsd" | "xsl" | "tei" | "dbk")
 }
 
 /// A tenth of control characters in the beginning, unless it is UTF-16 or UTF-32.
@@ -216,7 +322,7 @@ mod tests {
             (b"one\0word with a NUL in it", None, Format::Text),
         ];
         for (bytes, name, expected) in cases {
-            assert_eq!(sniff(bytes, name), expected);
+            assert_eq!(sniff(bytes, name, &Limits::default()), expected);
         }
     }
 }

@@ -84,6 +84,22 @@ pub(crate) fn push_paragraphs(
     Ok(())
 }
 
+/// Appends the paragraphs of a text that is only a part of the document.
+pub(crate) fn push_paragraphs_apart(out: &mut DocumentBuilder, text: &str) -> Result<(), DocumentError> {
+    let text = plain_lines(text.to_owned());
+    let mut paragraph = String::new();
+    for line in text.lines().chain([""]) {
+        if line.trim().is_empty() {
+            out.push(BlockKind::Paragraph, &paragraph)?;
+            paragraph.clear();
+        } else {
+            paragraph.push_str(line);
+            paragraph.push('\n');
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

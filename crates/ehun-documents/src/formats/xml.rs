@@ -161,6 +161,15 @@ impl Tree {
         Some(&self.text[value.clone()])
     }
 
+    /// Values of all attributes.
+    pub fn attributes(&self, node: NodeId) -> impl Iterator<Item = &str> {
+        let range = match &self.nodes[node as usize].data {
+            Data::Element(_, range) => range.start as usize..range.end as usize,
+            Data::Text(_) => 0..0,
+        };
+        self.attributes[range].iter().map(|(_, value)| &self.text[value.clone()])
+    }
+
     /// All text below a node.
     pub fn all_text(&self, node: NodeId) -> String {
         self.descendants(node).filter_map(|n| self.text(n)).collect()

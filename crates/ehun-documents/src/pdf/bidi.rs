@@ -1,6 +1,7 @@
 //! From the order in which glyphs stand on a line to the order in which they are read.
 
 use unicode_bidi::{BidiClass, BidiInfo, Level, bidi_class};
+use unicode_normalization::char::is_combining_mark;
 
 /// True for letters that are written from right to left.
 pub(super) fn is_rtl(c: char) -> bool {
@@ -22,6 +23,7 @@ pub(super) fn logical(visual: &str) -> String {
     if !visual.chars().any(is_rtl) {
         return visual.to_owned();
     }
+    let visual = &marks_before_letters(visual);
     let level = if reads_right_to_left(visual) { Level::rtl() } else { Level::ltr() };
     let info = BidiInfo::new(visual, Some(level));
     let text: String = info
@@ -30,6 +32,22 @@ pub(super) fn logical(visual: &str) -> String {
         .map(|paragraph| info.reorder_line(paragraph, paragraph.range.clone()).into_owned())
         .collect();
     mend_brackets(text)
+}
+
+/// Reversing a line puts a mark before its letter; so it is put there beforehand.
+fn marks_before_letters(visual: &str) -> String {
+    let mut out: Vec<char> = Vec::with_capacity(visual.len());
+    let mut letter = None;
+    for c in visual.chars() {
+        match letter {
+            Some(at) if is_combining_mark(c) => out.insert(at, c),
+            _ => {
+                letter = is_rtl(c).then_some(out.len());
+                out.push(c);
+            }
+        }
+    }
+    out.into_iter().collect()
 }
 
 /// A file may say that a bracket's glyph is the bracket as it looks, or as it is meant. In logical order it opens
@@ -87,6 +105,8 @@ mod tests {
             ("ךמסמ PDF הז", "זה PDF מסמך"),
             // One right-to-left word inside Latin text.
             ("The word םולש means peace", "The word שלום means peace"),
+            // A vowel mark stays behind its letter: drawn after it, seen above it.
+            ("םו\u{5b9}לש", "שלו\u{5b9}ם"),
             // Brackets as they look.
             (")הארוה( הלימ", "מילה (הוראה)"),
         ];

@@ -158,6 +158,12 @@ impl Cutter<'_> {
         if left.len() < 2 || right.len() < 2 {
             return false;
         }
+        let around = |side: &[usize]| bounds(side.iter().map(|n| &self.items[*n].rect));
+        let (Some(a), Some(b)) = (around(left), around(right)) else { return false };
+        // One below the other are no columns.
+        if a.overlap_y(&b) < 0.6 * a.height().min(b.height()) {
+            return false;
+        }
         let (left_lines, right_lines) = (self.lines(left), self.lines(right));
         if left_lines.len() < 2 || right_lines.len() < 2 {
             return false;

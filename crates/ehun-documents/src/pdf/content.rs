@@ -24,8 +24,10 @@ use crate::HiddenReason;
 const MAX_FORM_DEPTH: usize = 24;
 /// Saved graphics states.
 const MAX_STATES: usize = 512;
-/// Operators of one page with all its forms: forms that draw forms can multiply without end.
+/// Operators of one page with all its forms.
 const MAX_OPERATORS: usize = 10_000_000;
+/// Forms drawn on one page: forms that draw forms can multiply without end.
+const MAX_FORMS: usize = 50_000;
 const MAX_GLYPHS: usize = 2_000_000;
 /// Smaller than this nobody can read it (points).
 const TINY: f32 = 0.9;
@@ -50,8 +52,12 @@ pub(super) fn read_page<'a>(page: &Page<'a>, fonts: &Fonts<'a>, layers: &Layers)
         marked: Vec::new(),
         forms: HashSet::new(),
         operators: 0,
+        forms_drawn: 0,
     };
     reader.run(page.typed_operations(), page.resources());
+    if reader.operators == 0 && page.page_stream().is_some_and(|stream| !stream.trim_ascii().is_empty()) {
+        reader.content.truncated = Some("its content stream cannot be parsed");
+    }
     reader.annotations(page, initial, bounds);
     reader.content
 }
@@ -80,6 +86,7 @@ struct Reader<'r, 'a> {
     /// Forms that are being drawn, by object.
     forms: HashSet<(u32, i32)>,
     operators: usize,
+    forms_drawn: usize,
 }
 
 impl<'a> Reader<'_, 'a> {
@@ -88,8 +95,9 @@ impl<'a> Reader<'_, 'a> {
         let marks = self.marked.len();
         while let Some(op) = ops.next() {
             self.operators += 1;
-            if self.operators > MAX_OPERATORS || self.content.glyphs.len() > MAX_GLYPHS {
-                self.content.truncated = Some("more operators or glyphs than any real page has");
+            if self.operators > MAX_OPERATORS || self.forms_drawn > MAX_FORMS || self.content.glyphs.len() > MAX_GLYPHS
+            {
+                self.content.truncated = Some("more operators, forms or glyphs than any real page has");
                 break;
             }
             self.path_op(&op);
@@ -360,8 +368,9 @@ impl<'a> Reader<'_, 'a> {
         let start = to_page * Point::new(0.0, 0.0);
         let end = to_page * Point::new(0.0, height);
         let up = to_page * Point::new(0.0, size * font.em) - start;
-        let direction = match direction_of(-up.y, up.x) {
-            Direction::Right => Direction::Vertical,
+        // Text runs to the feet of its letters.
+        let direction = match direction_of(-up.x, -up.y) {
+            Direction::Down => Direction::Vertical,
             other => other,
         };
         let (width, size) = ((end - start).hypot() as f32, up.hypot() as f32);
@@ -554,6 +563,7 @@ impl<'a> Reader<'_, 'a> {
             self.content.truncated.get_or_insert("a form draws itself, or forms are nested without end");
             return;
         }
+        self.forms_drawn += 1;
         let saved = self.state.clone();
         let (text, line) = (self.text_matrix, self.line_matrix);
         let dict = stream.dict();

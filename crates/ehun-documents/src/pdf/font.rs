@@ -1,12 +1,13 @@
 //! Fonts: code to character and width, and what the looks of a font are.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use hayro_cmap::{BfString, CMap, CMapName, CharacterCollection, CidFamily, load_embedded};
-use hayro_font::{CMapResolverFn, Font, FontCache, FontGlyph, FontQuery, FontResolverFn, StandardFont};
+use hayro_font::{CMapResolverFn, Font, FontCache, FontGlyph, FontQuery, FontResolverFn, OutlineGlyph, StandardFont};
 use hayro_syntax::object::{Array, Dict, Name, Object, Stream, String as PdfString};
+use skrifa::MetadataProvider;
 
 use super::glyph::FontStyle;
 
@@ -25,8 +26,13 @@ pub(super) struct LoadedFont<'a> {
     /// Height of its em square for a font size of 1; only Type 3 fonts may have another than 1.
     pub em: f64,
     simple: bool,
+    embedded: bool,
+    /// `ToUnicode` is the name Identity: codes are UTF-16.
+    codes_are_unicode: bool,
     /// For composite fonts without `ToUnicode`.
     by_cid: Option<CidUnicode>,
+    /// Glyph to character by the embedded font's own table, once it is asked for.
+    by_glyph: OnceCell<HashMap<u32, char>>,
     /// Characters by code, as they are first asked for; `None` where nobody knows.
     characters: RefCell<HashMap<u32, Option<Arc<str>>>>,
 }
@@ -68,7 +74,10 @@ impl<'a> Fonts<'a> {
             style: FontStyle::default(),
             em: 1.0,
             simple: true,
+            embedded: false,
+            codes_are_unicode: false,
             by_cid: None,
+            by_glyph: OnceCell::new(),
             characters: RefCell::default(),
         }))
     }
@@ -83,6 +92,11 @@ impl<'a> LoadedFont<'a> {
             style: style(dict),
             em: if subtype.is_some_and(|name| name.as_ref() == b"Type3") { type3_em(dict) } else { 1.0 },
             simple,
+            embedded: is_embedded(dict),
+            codes_are_unicode: dict
+                .get::<Name<'_>>("ToUnicode")
+                .is_some_and(|name| name.as_ref().starts_with(b"Identity")),
+            by_glyph: OnceCell::new(),
             by_cid: if simple { None } else { CidUnicode::new(dict) },
             characters: RefCell::default(),
         }
@@ -112,8 +126,17 @@ impl<'a> LoadedFont<'a> {
         if let Some(text) = mapped.filter(|s| usable(s)) {
             return Some(text);
         }
-        if let Some(cids) = &self.by_cid {
-            return cids.character(code).map(String::from);
+        if self.codes_are_unicode {
+            return char::from_u32(code).filter(|c| !c.is_control()).map(String::from);
+        }
+        let by_cid = self.by_cid.as_ref().and_then(|cids| cids.character(code));
+        if by_cid.is_some() {
+            return by_cid;
+        }
+        if let FontGlyph::Outline(outline) = &glyph
+            && let Some(c) = self.by_glyph(outline)
+        {
+            return Some(c.to_string());
         }
         // Viewers read a simple font without a usable encoding as Latin; what the glyph shows is unknown, but what the
         // producer typed is nearly always this.
@@ -122,6 +145,34 @@ impl<'a> LoadedFont<'a> {
             return (byte >= 0x20).then(|| encoding_of_byte(byte)).flatten().map(String::from);
         }
         None
+    }
+}
+
+/// More entries than this are no real font's.
+const MAX_MAPPINGS: usize = 100_000;
+
+impl LoadedFont<'_> {
+    /// What the font itself calls a glyph. Only an embedded one is the producer's; a stand-in numbers its glyphs its
+    /// own way.
+    fn by_glyph(&self, outline: &OutlineGlyph) -> Option<char> {
+        if !self.embedded || outline.glyph_id().to_u32() == 0 {
+            return None;
+        }
+        let table = self.by_glyph.get_or_init(|| {
+            let Some(data) = outline.font_data() else { return HashMap::new() };
+            let Ok(font) = skrifa::FontRef::new((*data.data).as_ref()) else { return HashMap::new() };
+            let mut table = HashMap::new();
+            for (character, glyph) in font.charmap().mappings().take(MAX_MAPPINGS) {
+                // Symbol fonts map codes, not characters; several characters may share a glyph, the first is the plain one.
+                if let Some(c) =
+                    char::from_u32(character).filter(|c| !('\u{e000}'..='\u{f8ff}').contains(c) && !c.is_control())
+                {
+                    table.entry(glyph.to_u32()).or_insert(c);
+                }
+            }
+            table
+        });
+        table.get(&outline.glyph_id().to_u32()).copied()
     }
 }
 
@@ -144,10 +195,19 @@ fn encoding_of_byte(byte: u8) -> Option<char> {
     (c != '\u{fffd}').then_some(c)
 }
 
+fn descriptor<'a>(dict: &Dict<'a>) -> Option<Dict<'a>> {
+    dict.get::<Dict<'a>>("FontDescriptor").or_else(|| {
+        let descendant = dict.get::<Array<'a>>("DescendantFonts")?.iter::<Dict<'a>>().next()?;
+        descendant.get::<Dict<'a>>("FontDescriptor")
+    })
+}
+
+fn is_embedded(dict: &Dict<'_>) -> bool {
+    descriptor(dict).is_some_and(|d| ["FontFile", "FontFile2", "FontFile3"].iter().any(|key| d.contains_key(key)))
+}
+
 fn style(dict: &Dict<'_>) -> FontStyle {
-    let descendant = dict.get::<Array<'_>>("DescendantFonts").and_then(|array| array.iter::<Dict<'_>>().next());
-    let descriptor =
-        dict.get::<Dict<'_>>("FontDescriptor").or_else(|| descendant.as_ref()?.get::<Dict<'_>>("FontDescriptor"));
+    let descriptor = descriptor(dict);
     let mut name = dict.get::<Name<'_>>("BaseFont").map(|name| name.as_str().to_ascii_lowercase()).unwrap_or_default();
     if let Some(at) = name.find('+') {
         name.drain(..=at);

@@ -13,7 +13,7 @@ use super::glyph::{Direction, Glyph, PageContent, Rect, bounds};
 /// A wider gap than this ends a fragment (font sizes).
 const WIDE_GAP: f32 = 0.75;
 /// A wider gap than this is a space (font sizes).
-const SPACE_GAP: f32 = 0.16;
+pub(super) const SPACE_GAP: f32 = 0.13;
 /// Drawn again this near, the same character is drawn once (font sizes): a way to look bold.
 const DOUBLE_STRIKE: f32 = 0.12;
 
@@ -218,9 +218,10 @@ fn fragment(content: &PageContent, run: Run) -> Fragment {
     for glyph in &glyphs {
         if let Some(last) = previous {
             let gap = glyph.u - last.end();
-            // Right-to-left text is drawn from the right: what is drawn before stands after.
-            let rtl = text_of(glyph).chars().any(bidi::is_rtl) || text_of(last).chars().any(bidi::is_rtl);
-            let explicit = (last.space_after && glyph.space_before) || (rtl && last.space_before && glyph.space_after);
+            // What is drawn right to left has its spaces the other way round.
+            let forwards = last.index < glyph.index;
+            let explicit =
+                if forwards { last.space_after && glyph.space_before } else { last.space_before && glyph.space_after };
             if (gap > threshold || (explicit && gap > -0.2 * run.size))
                 && !text_of(glyph).chars().all(is_combining_mark)
             {
@@ -278,12 +279,18 @@ fn space_threshold(glyphs: &[Placed], size: f32, is_letter: impl Fn(&Placed) -> 
 
 /// Appends characters, ligatures and presentation forms as the letters they stand for.
 fn push_normal(text: &mut String, glyph: &str) {
+    let mut letters: Vec<char> = Vec::new();
     for c in glyph.chars() {
         match c {
-            '\u{fb00}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}' => text.extend(std::iter::once(c).nfkc()),
-            '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' => text.push(' '),
+            '\u{fb00}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}' => letters.extend(std::iter::once(c).nfkc()),
+            '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' => letters.push(' '),
             '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{feff}' | '\u{200e}' | '\u{200f}' => {}
-            _ => text.push(c),
+            _ => letters.push(c),
         }
     }
+    // The line is put together as seen, from the left; within one glyph the letters are in logical order.
+    if letters.len() > 1 && bidi::is_rtl(letters[0]) {
+        letters.reverse();
+    }
+    text.extend(letters);
 }

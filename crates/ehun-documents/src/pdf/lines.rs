@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::bidi;
 use super::columns::group_lines;
-use super::fragments::Fragment;
+use super::fragments::{Fragment, SPACE_GAP};
 use super::glyph::{Rect, bounds};
 
 /// One line of one column.
@@ -49,7 +49,7 @@ fn line(cells: Vec<Fragment>) -> Option<Line> {
     for cell in &order {
         if let Some(last) = last {
             let gap = cell.rect.x0.max(last.rect.x0) - cell.rect.x1.min(last.rect.x1);
-            if gap > 0.16 * size {
+            if gap > SPACE_GAP * size {
                 text.push(' ');
             }
         }

@@ -9,7 +9,7 @@ use crate::formats::ParseOptions;
 use crate::formats::xml::{NodeId, Tree};
 use crate::model::{BlockKind, Document, HiddenReason, Layer};
 
-pub(crate) const MEDIA_TYPE: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
+const MEDIA_TYPE: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 
 /// Parses a DOCX file.
 pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentError> {
@@ -51,7 +51,7 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
 
     let mut seen = HashSet::new();
     for (kind, tree) in &running {
-        let text = running_text(tree, &styles);
+        let text = plain_text(tree, 0);
         // First-page, even and odd headers often say the same.
         if seen.insert(text.clone()) {
             out.push(kind.clone(), &text)?;
@@ -460,8 +460,4 @@ fn plain_text(tree: &Tree, node: NodeId) -> String {
         text.push_str(runs.visible.trim());
     }
     text
-}
-
-fn running_text(tree: &Tree, _styles: &Styles) -> String {
-    plain_text(tree, 0)
 }

@@ -1,0 +1,189 @@
+//! PPTX: slides as pages, titles as headings, boxes where shapes say where they stand, notes.
+
+use super::opc::Package;
+use crate::builder::{CellText, DocumentBuilder, Place};
+use crate::error::DocumentError;
+use crate::formats::ParseOptions;
+use crate::formats::xml::{NodeId, Tree};
+use crate::model::{BBox, BlockKind, Document, HiddenReason, Layer, PageInfo, PageStatus};
+
+const MEDIA_TYPE: &str = "application/vnd.openxmlformats-officedocument.presentationml.presentation";
+
+/// English Metric Units in a point.
+const EMU: f32 = 12_700.0;
+
+/// Parses a PPTX file.
+pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentError> {
+    let limits = &options.limits;
+    let mut package = Package::open(bytes, "PPTX", limits)?;
+    let mut out = DocumentBuilder::new(MEDIA_TYPE, limits);
+    package.properties(&mut out)?;
+    let main = package.related("", "officeDocument")?.unwrap_or_else(|| "ppt/presentation.xml".to_owned());
+    let tree = package.required(&main, &mut out)?;
+    let root = tree.child(0, "presentation").unwrap_or(0);
+    let size = tree.child(root, "sldSz").map(|n| (emu(&tree, n, "cx"), emu(&tree, n, "cy")));
+    let (width, height) = size.unwrap_or_default();
+    let relations = package.relations(&main)?;
+    let slides = tree.child(root, "sldIdLst").map(|list| {
+        // The attribute is r:id beside id; both have the local name `id`, and only one names a relation.
+        tree.all(list, "sldId").filter_map(|n| tree.attributes(n).find_map(|v| relations.get(v))).collect::<Vec<_>>()
+    });
+    for (slide, number) in slides.unwrap_or_default().into_iter().zip(1u32..) {
+        let Some(tree) = package.tree(&slide.target, Some(&mut out))? else {
+            let reason = format!("there is no {}", slide.target);
+            out.push_page(PageInfo { number, width, height, status: PageStatus::Failed { reason } });
+            continue;
+        };
+        let root = tree.child(0, "sld").unwrap_or(0);
+        let mut place = Place::on_page(number, None);
+        if matches!(tree.attribute(root, "show"), Some("0" | "false")) {
+            place = place.in_layer(Layer::Hidden(HiddenReason::Marked));
+        }
+        let before = out.text_len();
+        if let Some(shapes) = tree.path(root, &["cSld", "spTree"]) {
+            let mut walk = Walk { out: &mut out, tree: &tree };
+            // The title stands at the top whatever its place in the drawing order.
+            walk.shapes(shapes, place, true)?;
+            walk.shapes(shapes, place, false)?;
+        }
+        let mut related: Vec<_> = package.relations(&slide.target)?.into_values().collect();
+        related.sort_by(|a, b| a.target.cmp(&b.target));
+        for relation in related {
+            let kind = match relation.kind.as_str() {
+                "diagramData" | "chart" => BlockKind::Paragraph,
+                "notesSlide" | "comments" => BlockKind::Footnote,
+                _ => continue,
+            };
+            let Some(tree) = package.tree(&relation.target, Some(&mut out))? else { continue };
+            for paragraph in tree.descendants(0).filter(|n| matches!(tree.name(*n), "p" | "text")) {
+                // The number of the slide is a field in its notes.
+                if tree.child(paragraph, "fld").is_none() {
+                    out.push_at(kind.clone(), &paragraph_text(&tree, paragraph), place)?;
+                }
+            }
+        }
+        let has_picture = tree.descendants(root).any(|n| tree.name(n) == "pic");
+        let status = match (out.text_len() > before, has_picture) {
+            (true, _) => PageStatus::Text,
+            (false, true) => PageStatus::NeedsOcr,
+            (false, false) => PageStatus::Empty,
+        };
+        out.push_page(PageInfo { number, width, height, status });
+    }
+    out.finish()
+}
+
+struct Walk<'w> {
+    out: &'w mut DocumentBuilder,
+    tree: &'w Tree,
+}
+
+impl Walk<'_> {
+    fn shapes(&mut self, node: NodeId, place: Place, titles: bool) -> Result<(), DocumentError> {
+        let tree = self.tree;
+        for shape in tree.children(node) {
+            match tree.name(shape) {
+                "sp" | "cxnSp" => self.shape(shape, place, titles)?,
+                "grpSp" => self.shapes(shape, place, titles)?,
+                "AlternateContent" => {
+                    let choice = tree.child(shape, "Choice").or_else(|| tree.child(shape, "Fallback"));
+                    if let Some(choice) = choice {
+                        self.shapes(choice, place, titles)?;
+                    }
+                }
+                "graphicFrame" if !titles => {
+                    let place = Place { bbox: bbox(tree, shape), ..place };
+                    if let Some(table) = tree.path(shape, &["graphic", "graphicData", "tbl"]) {
+                        self.table(table, place)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn shape(&mut self, shape: NodeId, place: Place, titles: bool) -> Result<(), DocumentError> {
+        let tree = self.tree;
+        let holder = tree.path(shape, &["nvSpPr", "nvPr", "ph"]);
+        let role = holder.map(|n| tree.attribute(n, "type").unwrap_or("body"));
+        let is_title = matches!(role, Some("title" | "ctrTitle"));
+        if is_title != titles {
+            return Ok(());
+        }
+        let hidden = tree.path(shape, &["nvSpPr", "cNvPr"]).is_some_and(|n| tree.attribute(n, "hidden") == Some("1"));
+        let layer = if hidden { Layer::Hidden(HiddenReason::Marked) } else { place.layer };
+        let place = Place { layer, bbox: bbox(tree, shape), ..place };
+        let Some(body) = tree.child(shape, "txBody") else { return Ok(()) };
+        if is_title {
+            let lines: Vec<String> = tree.all(body, "p").map(|p| paragraph_text(tree, p)).collect();
+            self.out.push_at(BlockKind::Heading { level: 1 }, &lines.join("\n"), place)?;
+            return Ok(());
+        }
+        for paragraph in tree.all(body, "p") {
+            let level = tree.child(paragraph, "pPr").and_then(|p| tree.attribute(p, "lvl"));
+            let depth = level.and_then(|l| l.parse().ok()).unwrap_or(0);
+            let kind = match role {
+                Some("ftr" | "sldNum" | "dt") => BlockKind::PageFooter,
+                Some("hdr") => BlockKind::PageHeader,
+                Some("body" | "obj") => BlockKind::ListItem { depth },
+                _ => BlockKind::Paragraph,
+            };
+            self.out.push_at(kind, &paragraph_text(tree, paragraph), place)?;
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, table: NodeId, place: Place) -> Result<(), DocumentError> {
+        let tree = self.tree;
+        let number = |n: NodeId, name: &str| tree.attribute(n, name).and_then(|v| v.parse().ok()).unwrap_or(1);
+        let rows: Vec<Vec<CellText>> = tree
+            .all(table, "tr")
+            .map(|row| {
+                let cells = tree.all(row, "tc").map(|cell| {
+                    let body = tree.child(cell, "txBody");
+                    let lines: Vec<String> =
+                        body.map(|b| tree.all(b, "p").map(|p| paragraph_text(tree, p)).collect()).unwrap_or_default();
+                    CellText {
+                        text: lines.join(" "),
+                        row_span: number(cell, "rowSpan"),
+                        col_span: number(cell, "gridSpan"),
+                    }
+                });
+                cells.collect()
+            })
+            .collect();
+        let header_rows = usize::from(rows.len() > 1);
+        self.out.push_table(rows, header_rows, place)?;
+        Ok(())
+    }
+}
+
+fn paragraph_text(tree: &Tree, paragraph: NodeId) -> String {
+    let mut text = String::new();
+    for node in tree.descendants(paragraph) {
+        match tree.name(node) {
+            "t" => text.push_str(&tree.all_text(node)),
+            "br" => text.push('\n'),
+            "tab" => text.push('\t'),
+            _ => {}
+        }
+    }
+    // Comments hold their words without runs.
+    if text.is_empty() && tree.name(paragraph) == "text" {
+        text = tree.all_text(paragraph);
+    }
+    text
+}
+
+fn emu(tree: &Tree, node: NodeId, name: &str) -> f32 {
+    tree.attribute(node, name).and_then(|v| v.parse::<f32>().ok()).unwrap_or(0.0) / EMU
+}
+
+/// Where a shape stands, if it says so itself; shapes within groups have coordinates of the group.
+fn bbox(tree: &Tree, shape: NodeId) -> Option<BBox> {
+    let frame = tree.path(shape, &["spPr", "xfrm"]).or_else(|| tree.child(shape, "xfrm"))?;
+    let (offset, extent) = (tree.child(frame, "off")?, tree.child(frame, "ext")?);
+    let (x0, y0) = (emu(tree, offset, "x"), emu(tree, offset, "y"));
+    Some(BBox { x0, y0, x1: x0 + emu(tree, extent, "cx"), y1: y0 + emu(tree, extent, "cy") })
+}

@@ -1,0 +1,243 @@
+use std::io::Write;
+
+use super::*;
+use crate::formats::ParseOptions;
+use crate::model::{BlockKind, Document, HiddenReason, Layer, PageStatus};
+
+/// A ZIP file of these parts.
+fn package(parts: &[(&str, &str)]) -> Vec<u8> {
+    let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, content) in parts {
+        writer.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+        writer.write_all(content.as_bytes()).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+fn parse(parts: &[(&str, &str)]) -> Document {
+    let document = crate::parse(&package(parts), &ParseOptions::default()).unwrap();
+    document.check().unwrap();
+    document
+}
+
+/// Kind, layer and text of each block, in words.
+fn seen(document: &Document) -> Vec<String> {
+    let blocks = document.blocks.iter();
+    blocks
+        .map(|b| {
+            let kind = format!("{:?}", b.kind);
+            let kind = kind.split([' ', '(']).next().unwrap_or_default().to_owned();
+            let layer = match b.layer {
+                Layer::Body => String::new(),
+                other => format!(" {other:?}"),
+            };
+            format!("{kind}{layer}: {}", document.block_text(b))
+        })
+        .collect()
+}
+
+const OFFICE: &str = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
+
+fn relations(entries: &[(&str, &str, &str)]) -> String {
+    let entries = entries
+        .iter()
+        .map(|(id, kind, target)| format!("<Relationship Id='{id}' Type='{OFFICE}/{kind}' Target='{target}'/>"));
+    format!("<Relationships>{}</Relationships>", entries.collect::<String>())
+}
+
+#[test]
+fn docx_with_everything_around_the_body() {
+    let body = "<w:document><w:body>
+        <w:p><w:pPr><w:pStyle w:val='Own'/></w:pPr><w:r><w:t>Head</w:t></w:r></w:p>
+        <w:p><w:r><w:t xml:space='preserve'>Text </w:t></w:r><w:ins><w:r><w:t>added</w:t></w:r></w:ins>
+            <w:del><w:r><w:delText>removed</w:delText></w:r></w:del>
+            <w:r><w:footnoteReference w:id='3'/></w:r>
+            <w:r><mc:AlternateContent><mc:Choice><w:drawing><wps:txbx><w:txbxContent><w:p><w:r><w:t>In a box</w:t></w:r></w:p>
+            </w:txbxContent></wps:txbx></w:drawing></mc:Choice><mc:Fallback><w:pict><v:textbox><w:txbxContent><w:p><w:r>
+            <w:t>In a box</w:t></w:r></w:p></w:txbxContent></v:textbox></w:pict></mc:Fallback></mc:AlternateContent></w:r>
+            <w:r><w:fldChar w:fldCharType='begin'/><w:instrText>PAGE</w:instrText></w:r></w:p>
+        <w:sdt><w:sdtContent><w:p><w:r><w:t>Controlled</w:t><w:tab/><w:t>text</w:t></w:r></w:p></w:sdtContent></w:sdt>
+        <w:tbl><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p></w:tc><w:tc><w:p><w:r><w:t>b</w:t></w:r></w:p><w:p><w:r>
+            <w:t>c</w:t></w:r></w:p></w:tc></w:tr></w:tbl>
+        </w:body></w:document>";
+    let styles = "<w:styles><w:style w:styleId='Own'><w:name w:val='Mine'/><w:basedOn w:val='H'/></w:style>
+        <w:style w:styleId='H'><w:name w:val='heading 2'/></w:style></w:styles>";
+    let notes = "<w:footnotes><w:footnote w:type='separator' w:id='0'><w:p/></w:footnote><w:footnote w:id='3'><w:p><w:r>
+        <w:t>The note</w:t></w:r></w:p></w:footnote><w:footnote w:id='4'><w:p><w:r><w:t>Stray</w:t></w:r></w:p></w:footnote>
+        </w:footnotes>";
+    let header = "<w:hdr><w:p><w:r><w:t>Running</w:t></w:r></w:p></w:hdr>";
+    let document = parse(&[
+        ("[Content_Types].xml", ""),
+        ("_rels/.rels", &relations(&[("r1", "officeDocument", "word/document.xml")])),
+        (
+            "word/_rels/document.xml.rels",
+            &relations(&[
+                ("a", "styles", "styles.xml"),
+                ("b", "footnotes", "footnotes.xml"),
+                ("c", "header", "header1.xml"),
+                ("d", "header", "header2.xml"),
+            ]),
+        ),
+        ("word/document.xml", body),
+        ("word/styles.xml", styles),
+        ("word/footnotes.xml", notes),
+        ("word/header1.xml", header),
+        ("word/header2.xml", header),
+    ]);
+    assert_eq!(
+        seen(&document),
+        [
+            "PageHeader: Running",
+            "Heading: Head",
+            "Paragraph: Text added",
+            "Paragraph Hidden(Deleted): removed",
+            "Paragraph: In a box",
+            "Footnote: The note",
+            "Paragraph: Controlled\ttext",
+            "Table: a\tb c",
+            "Footnote Unplaced: Stray",
+        ]
+    );
+}
+
+#[test]
+fn pptx() {
+    let shape = |role: &str, text: &str| {
+        format!(
+            "<p:sp><p:nvSpPr><p:nvPr><p:ph type='{role}'/></p:nvPr></p:nvSpPr><p:spPr><a:xfrm><a:off x='12700' y='25400'/>
+            <a:ext cx='127000' cy='12700'/></a:xfrm></p:spPr><p:txBody><a:p><a:r><a:t>{text}</a:t></a:r></a:p></p:txBody></p:sp>"
+        )
+    };
+    let slide =
+        |show: &str, shapes: &str| format!("<p:sld {show}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>");
+    let document = parse(&[
+        ("[Content_Types].xml", ""),
+        ("_rels/.rels", &relations(&[("r1", "officeDocument", "ppt/presentation.xml")])),
+        (
+            "ppt/presentation.xml",
+            "<p:presentation><p:sldIdLst><p:sldId id='256' r:id='s2'/><p:sldId id='257' r:id='s1'/><p:sldId id='258' r:id='x'/>
+            </p:sldIdLst><p:sldSz cx='9144000' cy='6858000'/></p:presentation>",
+        ),
+        (
+            "ppt/_rels/presentation.xml.rels",
+            &relations(&[("s1", "slide", "slides/a.xml"), ("s2", "slide", "slides/b.xml"), ("x", "slide", "gone.xml")]),
+        ),
+        ("ppt/slides/a.xml", &slide("show='0'", &shape("body", "Not shown"))),
+        ("ppt/slides/b.xml", &slide("", &(shape("body", "Point") + &shape("title", "Title") + &shape("sldNum", "1")))),
+        ("ppt/slides/_rels/b.xml.rels", &relations(&[("n", "notesSlide", "../notes/n.xml")])),
+        ("ppt/notes/n.xml", "<p:notes><a:p><a:r><a:t>Say this</a:t></a:r></a:p></p:notes>"),
+    ]);
+    assert_eq!(
+        seen(&document),
+        [
+            "Heading: Title",
+            "ListItem: Point",
+            "PageFooter: 1",
+            "Footnote: Say this",
+            "ListItem Hidden(Marked): Not shown"
+        ]
+    );
+    let bbox = document.blocks[0].bbox.unwrap();
+    assert_eq!((bbox.x0, bbox.y0, bbox.x1, bbox.y1), (1.0, 2.0, 11.0, 3.0));
+    assert_eq!((document.pages[0].width, document.pages.len()), (720.0, 3));
+    assert!(matches!(document.pages[2].status, PageStatus::Failed { .. }));
+}
+
+#[test]
+fn xlsx() {
+    let sheet = "<worksheet xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main'><sheetData>
+        <row r='1'><c r='A1' t='inlineStr'><is><t>Name</t></is></c><c r='B1' t='inlineStr'><is><t>Sum</t></is></c></row>
+        <row r='3'><c r='A3' t='inlineStr'><is><t>Ann</t></is></c><c r='B3'><f>1+1</f><v>2</v></c></row>
+        </sheetData></worksheet>";
+    let main = "<workbook xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main' xmlns:r='http://schemas.openxmlformats.org/officeDocument/2006/relationships'><sheets>
+        <sheet name='First' sheetId='1' r:id='s1'/><sheet name='Second' sheetId='2' state='hidden' r:id='s2'/></sheets></workbook>";
+    let document = parse(&[
+        ("[Content_Types].xml", "<Types/>"),
+        ("_rels/.rels", &relations(&[("r1", "officeDocument", "xl/workbook.xml")])),
+        ("xl/workbook.xml", main),
+        (
+            "xl/_rels/workbook.xml.rels",
+            &relations(&[("s1", "worksheet", "worksheets/1.xml"), ("s2", "worksheet", "worksheets/2.xml")]),
+        ),
+        ("xl/worksheets/1.xml", sheet),
+        ("xl/worksheets/2.xml", sheet),
+    ]);
+    let table = "Name\tSum\nAnn\t2";
+    let hidden = format!("{:?}", Layer::Hidden(HiddenReason::LayerOff));
+    assert_eq!(
+        seen(&document),
+        [
+            "Heading: First".to_owned(),
+            format!("Table: {table}"),
+            format!("Heading {hidden}: Second"),
+            format!("Table {hidden}: {table}")
+        ]
+    );
+}
+
+#[test]
+fn opendocument() {
+    let content = "<office:document-content><office:body><office:text>
+        <text:tracked-changes><text:changed-region><text:deletion><text:p>gone</text:p></text:deletion></text:changed-region>
+        </text:tracked-changes>
+        <text:h text:outline-level='2'>Head</text:h>
+        <text:p>One<text:s text:c='2'/>two<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>Note</text:p>
+        </text:note-body></text:note></text:p>
+        <text:list><text:list-item><text:p>item</text:p><text:list><text:list-item><text:p>inner</text:p></text:list-item>
+        </text:list></text:list-item></text:list>
+        <table:table><table:table-row><table:table-cell><text:p>a</text:p></table:table-cell><table:table-cell
+        table:number-columns-repeated='16000'/></table:table-row></table:table>
+        </office:text></office:body></office:document-content>";
+    let document = parse(&[
+        ("mimetype", ODT),
+        ("content.xml", content),
+        ("meta.xml", "<m><dc:title>T</dc:title></m>"),
+        ("styles.xml", "<s><style:footer><text:p>Foot</text:p></style:footer></s>"),
+    ]);
+    assert_eq!(
+        seen(&document),
+        [
+            "PageFooter: Foot",
+            "Paragraph Hidden(Deleted): gone",
+            "Heading: Head",
+            "Paragraph: One  two",
+            "Footnote: Note",
+            "ListItem: item",
+            "ListItem: inner",
+            "Table: a",
+        ]
+    );
+    assert_eq!(document.blocks[6].kind, BlockKind::ListItem { depth: 1 });
+    assert_eq!(document.metadata.title.as_deref(), Some("T"));
+}
+
+#[test]
+fn epub() {
+    let document = parse(&[
+        ("mimetype", "application/epub+zip"),
+        ("META-INF/container.xml", "<container><rootfiles><rootfile full-path='OPS/p.opf'/></rootfiles></container>"),
+        (
+            "OPS/p.opf",
+            "<package><metadata><dc:title>Book</dc:title></metadata><manifest><item id='a' href='a%20b.xhtml'/>
+            <item id='b' href='missing.xhtml'/></manifest><spine><itemref idref='a'/><itemref idref='b'/></spine></package>",
+        ),
+        ("OPS/a b.xhtml", "<html><body><h1>One</h1><p>Text.</p></body></html>"),
+    ]);
+    assert_eq!(seen(&document), ["Heading: One", "Paragraph: Text."]);
+    assert_eq!(document.blocks[1].page, Some(1));
+    assert!(matches!(document.pages[1].status, PageStatus::Failed { .. }));
+}
+
+#[test]
+fn bombs_in_office_files() {
+    let deep = "<w:document><w:body>".to_owned() + &"<w:sdt>".repeat(100_000);
+    let zeros = "0".repeat(64 << 20);
+    for parts in [
+        [("[Content_Types].xml", ""), ("word/document.xml", deep.as_str())],
+        [("[Content_Types].xml", ""), ("word/document.xml", zeros.as_str())],
+        [("[Content_Types].xml", ""), ("xl/workbook.xml", zeros.as_str())],
+    ] {
+        let error = crate::parse(&package(&parts), &ParseOptions::default()).unwrap_err();
+        assert_eq!(error.code(), "limit_exceeded", "{error}");
+    }
+}
