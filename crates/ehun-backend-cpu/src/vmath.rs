@@ -17,6 +17,20 @@ use crate::simd::Simd;
 pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // The constant first: where x is NaN, min and max return their second argument.
     let x = s.max(s.splat(-105.0), s.min(s.splat(89.0), x));
+    let (p, n) = exp_reduced(s, x);
+    s.scale_pow2(p, n)
+}
+
+/// `exp(x)` for x in -87..=88, where the result is a normal number.
+#[inline(always)]
+fn exp_normal<S: Simd>(s: S, x: S::V) -> S::V {
+    let (p, n) = exp_reduced(s, x);
+    s.scale_pow2_normal(p, n)
+}
+
+/// `(p, n)` with `exp(x) = p * 2^n`, n integer-valued and p in [0.7, 1.5].
+#[inline(always)]
+fn exp_reduced<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
     // ln 2 in two parts; the first has 9 bits, so that n times it is exact even without a fused multiply-add.
     let r = s.fnma(n, s.splat(0.693_359_375), x);
@@ -29,14 +43,15 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     let p = s.fma(p, r, s.splat(1.666_666_5e-1));
     let p = s.fma(p, r, s.splat(0.5));
     let p = s.fma(s.mul(r, r), p, r);
-    s.scale_pow2(s.add(p, s.splat(1.0)), n)
+    (s.add(p, s.splat(1.0)), n)
 }
 
 /// The error function. Coefficients: N. Juffa, "my_erff", whose error is below 1 unit in the last place.
 #[inline(always)]
 pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
-    let t = s.abs(x);
-    let sq = s.mul(x, x);
+    // From 4 on the result is 1; without the bound the exponential would go through subnormals, which are slow.
+    let t = s.min(s.splat(4.0), s.abs(x));
+    let sq = s.mul(t, t);
     // Above: 1 - exp(polynomial(t)), where the exponential is small, so that its error is too.
     let r = s.fma(s.splat(-1.728_534_7e-5), t, s.splat(3.831_971_3e-4));
     let u = s.fma(s.splat(-3.883_964_4e-3), t, s.splat(2.425_462_2e-2));
@@ -45,7 +60,7 @@ pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
     let r = s.fma(r, t, s.splat(-6.348_468_7e-1));
     let r = s.fma(r, t, s.splat(-1.287_175_1e-1));
     let r = s.fma(r, t, s.sub(s.zero(), t));
-    let far = s.copysign(s.sub(s.splat(1.0), exp(s, r)), x);
+    let far = s.copysign(s.sub(s.splat(1.0), exp_normal(s, r)), x);
     // Below: an odd polynomial.
     let q = s.fma(s.splat(-5.967_617_0e-4), sq, s.splat(4.991_194_2e-3));
     let q = s.fma(q, sq, s.splat(-2.676_813_5e-2));

@@ -11,11 +11,15 @@
 //!
 //! **Widths of weights**: [`PackedWeights`] keeps f32, or 16-bit values that are widened, exactly, on the way into the
 //! registers: half the memory traffic, which bounds products of a few rows. Which one is fixed when weights are packed.
+//!
+//! **int8** is [`gemm_int8`]: weights rounded to bytes per output channel, rows to bytes each by its own range.
 
+mod int8;
 pub(crate) mod pack;
 mod run;
 pub(crate) mod tile;
 
+pub use int8::{PackedInt8, QuantizedRows, gemm_int8};
 pub use pack::{PackedWeights, WeightBits};
 pub use run::gemm;
 
@@ -159,5 +163,7 @@ impl Default for Epilogue<'_> {
     }
 }
 
+#[cfg(test)]
+mod int8_tests;
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ const TASKS_PER_THREAD: usize = 8;
 /// From this number of row tiles on, a 16-bit panel is widened once for all of them.
 const WIDEN_TILES: usize = 3;
 /// Most values in a tile: 14 rows of 32.
-const TILE_VALUES: usize = 14 * 32;
+pub(super) const TILE_VALUES: usize = 14 * 32;
 
 thread_local! {
     /// The widened panel and the copied rows of the task that this thread runs.
@@ -39,18 +39,11 @@ struct Scratch {
 pub fn gemm(pool: &ThreadPool, a: MatRef<'_>, w: &PackedWeights, epilogue: &Epilogue<'_>, mut out: MatMut<'_>) {
     let (m, n, k) = (a.rows, w.n, w.k);
     assert_eq!(a.cols, k, "the weights take {k} inputs, the rows have {}", a.cols);
-    assert_eq!((out.rows, out.cols), (m, n), "the product is {m} x {n}, the output {} x {}", out.rows, out.cols);
-    if let Some(bias) = epilogue.bias {
-        let channels = if w.gated { 2 * n } else { n };
-        assert_eq!(bias.len(), channels, "the bias has {} values for {channels} channels", bias.len());
-    }
-    if let Residual::Matrix(r) = epilogue.residual {
-        assert_eq!((r.rows, r.cols), (m, n), "the residual is {} x {}, the product {m} x {n}", r.rows, r.cols);
-    }
+    check(epilogue, &out, m, n, w.gated);
     if m == 0 || n == 0 {
         return;
     }
-    let cut = Cut::new(w, m, pool.threads());
+    let cut = Cut::new(m, w.tile_rows, w.panel_count(), w.k * 4, w.tile * w.k, pool.threads());
     let c = SyncPtr(out.as_mut_ptr());
     let ldc = out.stride;
     pool.run(cut.row_blocks * cut.panel_blocks, |task| {
@@ -58,9 +51,7 @@ pub fn gemm(pool: &ThreadPool, a: MatRef<'_>, w: &PackedWeights, epilogue: &Epil
             let block = Block {
                 a,
                 w,
-                epilogue,
-                c: c.get(),
-                ldc,
+                target: Target { epilogue, n, gated: w.gated, c: c.get(), ldc },
                 tiles: part(cut.tiles, cut.row_blocks, task / cut.panel_blocks),
                 panels: part(w.panel_count(), cut.panel_blocks, task % cut.panel_blocks),
                 all_tiles: cut.tiles,
@@ -75,28 +66,47 @@ pub fn gemm(pool: &ThreadPool, a: MatRef<'_>, w: &PackedWeights, epilogue: &Epil
     });
 }
 
+/// Checks the shapes of what surrounds a product of `m` rows and `n` columns.
+pub(super) fn check(epilogue: &Epilogue<'_>, out: &MatMut<'_>, m: usize, n: usize, gated: bool) {
+    assert_eq!((out.rows, out.cols), (m, n), "the product is {m} x {n}, the output {} x {}", out.rows, out.cols);
+    if let Some(bias) = epilogue.bias {
+        let channels = if gated { 2 * n } else { n };
+        assert_eq!(bias.len(), channels, "the bias has {} values for {channels} channels", bias.len());
+    }
+    if let Residual::Matrix(r) = epilogue.residual {
+        assert_eq!((r.rows, r.cols), (m, n), "the residual is {} x {}, the product {m} x {n}", r.rows, r.cols);
+    }
+}
+
 /// Part `i` of `parts` nearly equal parts of `0..total`.
-fn part(total: usize, parts: usize, i: usize) -> Range<usize> {
+pub(super) fn part(total: usize, parts: usize, i: usize) -> Range<usize> {
     i * total / parts..(i + 1) * total / parts
 }
 
 /// How a product is cut. It changes no bits.
-struct Cut {
+pub(super) struct Cut {
     /// Row tiles.
-    tiles: usize,
-    row_blocks: usize,
-    panel_blocks: usize,
+    pub(super) tiles: usize,
+    pub(super) row_blocks: usize,
+    pub(super) panel_blocks: usize,
 }
 
 impl Cut {
-    fn new(w: &PackedWeights, m: usize, threads: usize) -> Self {
-        let tiles = m.div_ceil(w.tile_rows);
-        let tiles_per_block = (ROW_BLOCK_BYTES / (w.tile_rows * w.k.max(1) * 4)).clamp(2, 16);
+    /// For `m` rows of `row_bytes` each, and panels that cost `panel_work` multiply-adds a row.
+    pub(super) fn new(
+        m: usize,
+        tile_rows: usize,
+        panels: usize,
+        row_bytes: usize,
+        panel_work: usize,
+        threads: usize,
+    ) -> Self {
+        let tiles = m.div_ceil(tile_rows);
+        let tiles_per_block = (ROW_BLOCK_BYTES / (tile_rows * row_bytes.max(1))).clamp(2, 16);
         let row_blocks = tiles.div_ceil(tiles_per_block);
-        let work = m * w.panel_count() * w.tile * w.k;
+        let work = m * panels * panel_work;
         let wanted = if threads == 1 { 1 } else { (work / MIN_TASK).clamp(1, threads * TASKS_PER_THREAD) };
-        let panel_blocks = wanted.div_ceil(row_blocks).min(w.panel_count());
-        Self { tiles, row_blocks, panel_blocks }
+        Self { tiles, row_blocks, panel_blocks: wanted.div_ceil(row_blocks).min(panels) }
     }
 }
 
@@ -104,19 +114,28 @@ impl Cut {
 struct Block<'a> {
     a: MatRef<'a>,
     w: &'a PackedWeights,
-    epilogue: &'a Epilogue<'a>,
-    /// The output's first value. Tasks write disjoint blocks of it, and read no other (for [`Residual::Output`]).
-    c: *mut f32,
-    ldc: usize,
+    target: Target<'a>,
     tiles: Range<usize>,
     panels: Range<usize>,
     /// Row tiles of the whole product.
     all_tiles: usize,
 }
 
+/// Where a product goes, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) epilogue: &'a Epilogue<'a>,
+    /// Output channels.
+    pub(super) n: usize,
+    pub(super) gated: bool,
+    /// The output's first value. Tasks write disjoint blocks of it, and read no other (for [`Residual::Output`]).
+    pub(super) c: *mut f32,
+    pub(super) ldc: usize,
+}
+
 /// A tile of the product before its epilogue.
 #[repr(align(64))]
-struct TileBuffer([f32; TILE_VALUES]);
+pub(super) struct TileBuffer<T>(pub(super) [T; TILE_VALUES]);
 
 impl Block<'_> {
     fn over_panels<P: PanelValue>(&self, panels: &Aligned<P>, scratch: &mut Scratch) {
@@ -161,7 +180,7 @@ impl Block<'_> {
                 Tile::new(Start::Zero, rows.len(), w.k, a, lda, values.as_ptr(), c, w.tile)
             };
             w.isa.run(tile);
-            w.isa.run(Finish { block: self, buffer: &buffer.0, rows, panel });
+            w.isa.run(Finish { target: self.target, buffer: &buffer.0, rows, panel });
         }
     }
 }
@@ -185,11 +204,11 @@ impl<P: PanelValue> Kernel for Widen<'_, P> {
 }
 
 /// Applies the epilogue to a tile, which is still in the first-level cache, and writes it.
-struct Finish<'a> {
-    block: &'a Block<'a>,
-    buffer: &'a [f32; TILE_VALUES],
-    rows: Range<usize>,
-    panel: usize,
+pub(super) struct Finish<'a> {
+    pub(super) target: Target<'a>,
+    pub(super) buffer: &'a [f32; TILE_VALUES],
+    pub(super) rows: Range<usize>,
+    pub(super) panel: usize,
 }
 
 impl Kernel for Finish<'_> {
@@ -197,10 +216,9 @@ impl Kernel for Finish<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { block: Block { w, epilogue, c, ldc, .. }, buffer, rows, panel } = self;
+        let Self { target: Target { epilogue, n, gated, c, ldc }, buffer, rows, panel } = self;
         let width = S::LANES * S::TILE_VECS;
-        let outputs = w.panel_outputs();
-        let n = w.n;
+        let outputs = if gated { width / 2 } else { width };
         let scale = s.splat(epilogue.scale);
         let mut offset = 0;
         while offset < outputs {
@@ -214,7 +232,7 @@ impl Kernel for Finish<'_> {
                 None => s.zero(),
             };
             let up_bias = match epilogue.bias {
-                Some(bias) if w.gated => s.load_head(&bias[n + column..2 * n]),
+                Some(bias) if gated => s.load_head(&bias[n + column..2 * n]),
                 _ => s.zero(),
             };
             for row in rows.clone() {
@@ -223,7 +241,7 @@ impl Kernel for Finish<'_> {
                 if let Some(activation) = epilogue.activation {
                     y = activation.apply(s, y);
                 }
-                if w.gated {
+                if gated {
                     y = s.mul(y, s.fma(s.load(&buffer[at + outputs..]), scale, up_bias));
                 }
                 let c = c.wrapping_add(row * ldc + column);

@@ -135,31 +135,8 @@ unsafe fn fixed<S: Simd, P: PanelValue, const ROWS: usize, const VECS: usize>(s:
                 }
             }
         }
-        // Four steps a round: the rows' addresses, which do not all fit the address registers, are then fetched once for
-        // four values of a row.
         let mut b = b;
-        let mut p = 0;
-        while p + 4 <= depth {
-            let mut at = [a; ROWS];
-            for i in 0..ROWS {
-                at[i] = a.add(i * lda + p);
-            }
-            for step in 0..4 {
-                let mut bv = [s.zero(); VECS];
-                for j in 0..VECS {
-                    bv[j] = P::load(s, b.add((step * VECS + j) * S::LANES));
-                }
-                for i in 0..ROWS {
-                    let av = s.splat(*at[i].add(step));
-                    for j in 0..VECS {
-                        acc[i][j] = s.fma(av, bv[j], acc[i][j]);
-                    }
-                }
-            }
-            b = b.add(4 * VECS * S::LANES);
-            p += 4;
-        }
-        while p < depth {
+        for p in 0..depth {
             let mut bv = [s.zero(); VECS];
             for j in 0..VECS {
                 bv[j] = P::load(s, b.add(j * S::LANES));
@@ -171,7 +148,6 @@ unsafe fn fixed<S: Simd, P: PanelValue, const ROWS: usize, const VECS: usize>(s:
                 }
             }
             b = b.add(VECS * S::LANES);
-            p += 1;
         }
         for i in 0..ROWS {
             for j in 0..VECS {

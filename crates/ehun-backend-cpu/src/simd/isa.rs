@@ -1,5 +1,6 @@
 //! Which instruction set runs: detected once, or forced by `EHUN_CPU`.
 
+use super::int8::{Int8Kernel, PortableDot};
 use super::{Kernel, Portable};
 
 /// An instruction set that this machine has. Only [`Isa::detect`], [`Isa::from_name`] and [`Isa::available`] make one,
@@ -148,6 +149,28 @@ impl Isa {
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => unsafe { super::neon::run_neon(kernel) },
+        }
+    }
+
+    /// Instantiates and runs a kernel over byte dot products with this instruction set.
+    #[inline]
+    pub fn run_int8<K: Int8Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            Kind::Generic => kernel.run(PortableDot::<4, 2>),
+            #[cfg(test)]
+            Kind::Emulated16 => kernel.run(PortableDot::<16, 2>),
+            // SAFETY: an Isa of this kind is only made after its features were detected.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => unsafe { super::int8::x86::run_avx2(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe { super::int8::x86::run_avx512(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => unsafe { super::int8::x86::run_vnni(kernel) },
+            // The f32 tile is 4 vectors wide.
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => kernel.run(PortableDot::<4, 4>),
         }
     }
 }

@@ -15,6 +15,7 @@
 //!
 //! Tests of this crate also have `emulated16`: plain arrays that compute what `avx512` computes, bit for bit.
 
+pub mod int8;
 mod isa;
 mod portable;
 #[cfg(target_arch = "aarch64")]
@@ -78,6 +79,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn round(self, a: Self::V) -> Self::V;
     /// `v * 2^n` for an integer-valued `n` in -252..=254, rounded once for `v` in [0.5, 2].
     fn scale_pow2(self, v: Self::V, n: Self::V) -> Self::V;
+    /// `v * 2^n` for an integer-valued `n` in -126..=127.
+    fn scale_pow2_normal(self, v: Self::V, n: Self::V) -> Self::V;
     /// `a < b`, false where either is NaN.
     fn lt(self, a: Self::V, b: Self::V) -> Self::M;
     /// `a` where the mask holds, `b` elsewhere.

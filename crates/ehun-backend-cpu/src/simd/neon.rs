@@ -62,6 +62,7 @@ impl Simd for Neon {
             let half = vrndq_f32(vmulq_n_f32(n, 0.5));
             vmulq_f32(vmulq_f32(v, pow2(half)), pow2(vsubq_f32(n, half)))
         };
+        scale_pow2_normal(v: float32x4_t, n: float32x4_t) -> float32x4_t = vmulq_f32(v, pow2(n));
         lt(a: float32x4_t, b: float32x4_t) -> uint32x4_t = vcltq_f32(a, b);
         select(m: uint32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t = vbslq_f32(m, a, b);
         sum(v: float32x4_t) -> f32 = {

@@ -122,6 +122,10 @@ impl<const N: usize, const FUSED: bool> Simd for Portable<N, FUSED> {
         })
     }
     #[inline(always)]
+    fn scale_pow2_normal(self, v: [f32; N], n: [f32; N]) -> [f32; N] {
+        self.zip(v, n, |x, e| x * pow2(e))
+    }
+    #[inline(always)]
     fn lt(self, a: [f32; N], b: [f32; N]) -> [bool; N] {
         let mut r = [false; N];
         for i in 0..N {

@@ -111,6 +111,7 @@ impl Simd for Avx2 {
             let half = _mm256_round_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(n, _mm256_set1_ps(0.5)));
             _mm256_mul_ps(_mm256_mul_ps(v, pow2_256(half)), pow2_256(_mm256_sub_ps(n, half)))
         };
+        scale_pow2_normal(v: __m256, n: __m256) -> __m256 = _mm256_mul_ps(v, pow2_256(n));
         lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
         select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
         sum(v: __m256) -> f32 =
@@ -162,6 +163,7 @@ impl Simd for Avx512 {
         };
         round(a: __m512) -> __m512 = _mm512_roundscale_ps::<NEAREST>(a);
         scale_pow2(v: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(v, n);
+        scale_pow2_normal(v: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(v, n);
         lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
         select(m: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(m, b, a);
         sum(v: __m512) -> f32 = {
