@@ -28,6 +28,8 @@ mod program;
 mod run;
 mod schedule;
 mod select;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use attention::{AttentionKernel, choose, kernel_names};
 pub(crate) use executable::{Compile, CpuExecutable, Fusion, batch_steps};

@@ -1,7 +1,5 @@
 //! What the integration tests share: graphs, random weights, batches.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use std::sync::Arc;
 
 use ehun_backend::{Attention, Backend, Executable, Options, Outputs, RunOptions};

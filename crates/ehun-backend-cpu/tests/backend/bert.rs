@@ -1,10 +1,8 @@
 //! The BERT goldens: what transformers answers, through the graph as it is published.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Bert, bert, compile, run};
+use crate::common::{Bert, bert, compile, run};
 use ehun_graph::{Activation, GraphBuilder, SequenceInput, WeightStore};
 use serde_json::Value;
 
