@@ -118,8 +118,10 @@ impl Checkpoint {
     /// The JSON in `file`, or `None` where there is no such file.
     pub(crate) fn json(&self, file: &str) -> Result<Option<Value>> {
         let Some(bytes) = self.read(file, MAX_CONFIG_BYTES)? else { return Ok(None) };
-        let value = serde_json::from_slice(&bytes)
-            .map_err(|e| ModelError::InvalidFile { path: self.path_of(file), reason: format!("not valid JSON: {e}") })?;
+        let value = serde_json::from_slice(&bytes).map_err(|e| ModelError::InvalidFile {
+            path: self.path_of(file),
+            reason: format!("not valid JSON: {e}"),
+        })?;
         Ok(Some(value))
     }
 
@@ -154,7 +156,8 @@ impl Checkpoint {
             let mut shards = BTreeSet::new();
             for (tensor, shard) in map {
                 let shard = shard.as_str().unwrap_or_default();
-                let plain = !shard.is_empty() && !shard.contains(['/', '\\', '\0', ':']) && shard != "." && shard != "..";
+                let plain =
+                    !shard.is_empty() && !shard.contains(['/', '\\', '\0', ':']) && shard != "." && shard != "..";
                 if !plain || !shard.ends_with(".safetensors") {
                     return Err(invalid(format!(
                         "tensor `{tensor}` is said to be in `{shard}`, which is no safetensors file of this folder"
@@ -190,7 +193,8 @@ impl Checkpoint {
         }
         Ok(match &self.source {
             Source::Directory(directory) => {
-                let files: Vec<_> = files.iter().map(|(file, prefix)| (directory.join(file), prefix.as_str())).collect();
+                let files: Vec<_> =
+                    files.iter().map(|(file, prefix)| (directory.join(file), prefix.as_str())).collect();
                 WeightStore::open_prefixed(&files)?
             }
             Source::Embedded(embedded) => {

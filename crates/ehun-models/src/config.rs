@@ -110,7 +110,8 @@ impl Config {
     pub fn opt_usize(&self, keys: &[&str]) -> Result<Option<usize>> {
         let Some((key, value)) = self.first(keys) else { return Ok(None) };
         // Some tools write whole numbers as floats.
-        let whole = value.as_u64().or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
+        let whole =
+            value.as_u64().or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
         match whole.filter(|&n| n <= 1 << 40) {
             Some(n) => Ok(Some(n as usize)),
             None => Err(self.error(key, format!("a whole number is expected, found {value}"))),
@@ -241,7 +242,10 @@ mod tests {
         let config = config(r#"{"hidden_size": 8, "secret": 1, "unset": null, "use_cache": true}"#);
         assert_eq!(config.usize(&["hidden_size"]).unwrap(), 8);
         let message = config.finish("BERT").unwrap_err().to_string();
-        assert!(message.contains("`secret`") && !message.contains("unset") && !message.contains("use_cache"), "{message}");
+        assert!(
+            message.contains("`secret`") && !message.contains("unset") && !message.contains("use_cache"),
+            "{message}"
+        );
         assert_eq!(config.opt_usize(&["secret"]).unwrap(), Some(1));
         config.finish("BERT").unwrap();
     }

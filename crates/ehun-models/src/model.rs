@@ -266,12 +266,14 @@ struct Loader<'a> {
 impl<'a> Loader<'a> {
     fn new(checkpoint: &'a Checkpoint) -> Result<Self> {
         let Some(map) = checkpoint.json_object("config.json")? else {
-            return Err(checkpoint.missing("config.json", "give the directory of a Hugging Face or sentence-transformers model"));
+            return Err(checkpoint
+                .missing("config.json", "give the directory of a Hugging Face or sentence-transformers model"));
         };
         let config = Config::new(checkpoint.path_of("config.json"), map);
         let family = families::find(&config)?;
         config.only("quantization_config", Value::Null, "weights are read as F32, F16 or BF16")?;
-        let architecture = config.opt_strings("architectures")?.unwrap_or_default().into_iter().next().unwrap_or_default();
+        let architecture =
+            config.opt_strings("architectures")?.unwrap_or_default().into_iter().next().unwrap_or_default();
         let labels = labels(&config)?;
         let sentence = SentenceTransformer::read(checkpoint)?;
         Ok(Self { checkpoint, config, family, architecture, sentence, labels })
@@ -351,7 +353,11 @@ impl<'a> Loader<'a> {
     }
 
     fn cannot(&self, task: Task, reason: impl Into<String>) -> ModelError {
-        ModelError::Task { checkpoint: self.checkpoint.name().to_owned(), task: task.to_string(), reason: reason.into() }
+        ModelError::Task {
+            checkpoint: self.checkpoint.name().to_owned(),
+            task: task.to_string(),
+            reason: reason.into(),
+        }
     }
 
     fn check_task(&self, task: Task) -> Result<Task> {
@@ -365,7 +371,10 @@ impl<'a> Loader<'a> {
             return Ok(task);
         }
         let made_for = self.infer_task(false);
-        Err(self.cannot(task, format!("its architecture is `{}`, not one {needs}; it is made to {made_for}", self.architecture)))
+        Err(self.cannot(
+            task,
+            format!("its architecture is `{}`, not one {needs}; it is made to {made_for}", self.architecture),
+        ))
     }
 
     fn output(&self, ctx: &mut Ctx, tokens: ValueId, task: Task, options: &LoadOptions) -> Result<ValueId> {
@@ -397,7 +406,9 @@ impl<'a> Loader<'a> {
                 asked = [Module::Pooling { modes: modes.clone(), include_prompt: true }];
                 &asked[..]
             }
-            (Some(_), _) => return Err(self.cannot(Task::Embed, "its modules.json says how it pools; a pooling was asked for too")),
+            (Some(_), _) => {
+                return Err(self.cannot(Task::Embed, "its modules.json says how it pools; a pooling was asked for too"));
+            }
             (None, []) => {
                 let reason = "it has no modules.json, so it does not say how tokens become a vector; ask for a pooling";
                 return Err(self.cannot(Task::Embed, reason));
@@ -421,11 +432,15 @@ impl<'a> Loader<'a> {
             if width == found {
                 return Ok(());
             }
-            Err(config.error("hidden_size", format!("the {what} module takes rows of {width}, it gets rows of {found}")))
+            Err(config
+                .error("hidden_size", format!("the {what} module takes rows of {width}, it gets rows of {found}")))
         };
         Ok(match module {
             Module::Pooling { modes, .. } => {
-                let parts = modes.iter().map(|mode| graph.pooling("pooling", x, *mode)).collect::<std::result::Result<Vec<_>, _>>()?;
+                let parts = modes
+                    .iter()
+                    .map(|mode| graph.pooling("pooling", x, *mode))
+                    .collect::<std::result::Result<Vec<_>, _>>()?;
                 if let [one] = parts[..] { one } else { graph.concat("pooling.concat", &parts)? }
             }
             Module::Dense { folder, in_features, out_features, bias, activation, residual } => {
@@ -438,7 +453,11 @@ impl<'a> Loader<'a> {
                     y = graph.activation(&format!("{folder}.activation"), y, *function)?;
                 }
                 if *residual {
-                    let side = if in_features == out_features { x } else { graph.linear(&format!("{folder}.residual"), x, weight("residual.weight", &shape), None)? };
+                    let side = if in_features == out_features {
+                        x
+                    } else {
+                        graph.linear(&format!("{folder}.residual"), x, weight("residual.weight", &shape), None)?
+                    };
                     y = graph.add(&format!("{folder}.sum"), y, side)?;
                 }
                 y
@@ -449,7 +468,9 @@ impl<'a> Loader<'a> {
                 graph.layer_norm(folder, x, weight("weight"), weight("bias"), 1e-5)?
             }
             Module::Normalize => graph.l2_normalize("normalize", x)?,
-            Module::SpladePooling => return Err(self.cannot(Task::Embed, "it gives term weights; ask for the task sparse")),
+            Module::SpladePooling => {
+                return Err(self.cannot(Task::Embed, "it gives term weights; ask for the task sparse"));
+            }
         })
     }
 
@@ -463,8 +484,11 @@ impl<'a> Loader<'a> {
             BUFFERS.iter().any(|buffer| name.ends_with(buffer))
                 || self.family.unused.iter().any(|start| local.starts_with(start) || name.starts_with(start))
         };
-        let mut unused: Vec<String> =
-            weights.names().filter(|name| !used.contains(name) && !harmless(name)).map(|name| format!("`{name}`")).collect();
+        let mut unused: Vec<String> = weights
+            .names()
+            .filter(|name| !used.contains(name) && !harmless(name))
+            .map(|name| format!("`{name}`"))
+            .collect();
         if unused.is_empty() {
             return Ok(());
         }
@@ -485,12 +509,18 @@ impl<'a> Loader<'a> {
     /// allow.
     fn max_tokens(&self, graph: &Graph, tokenizer: &Tokenizer, asked: Option<usize>) -> Result<usize> {
         let stated = self.sentence.as_ref().and_then(|sentence| sentence.max_seq_length);
-        let bounds = [graph.max_positions(), self.config.opt_usize(&["max_position_embeddings", "n_positions"])?, tokenizer.max_length().filter(|_| stated.is_none()), stated];
+        let bounds = [
+            graph.max_positions(),
+            self.config.opt_usize(&["max_position_embeddings", "n_positions"])?,
+            tokenizer.max_length().filter(|_| stated.is_none()),
+            stated,
+        ];
         let most = bounds.into_iter().flatten().min().unwrap_or(512);
         match asked {
-            Some(asked) if asked == 0 || asked > most => {
-                Err(ModelError::Request(format!("{} takes from 1 to {most} tokens, not {asked}", self.checkpoint.name())))
-            }
+            Some(asked) if asked == 0 || asked > most => Err(ModelError::Request(format!(
+                "{} takes from 1 to {most} tokens, not {asked}",
+                self.checkpoint.name()
+            ))),
             Some(asked) => Ok(asked),
             None => Ok(most),
         }

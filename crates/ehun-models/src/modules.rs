@@ -110,7 +110,14 @@ impl SentenceTransformer {
             let config = Config::new(checkpoint.path_of("sentence_bert_config.json"), sentence);
             this.max_seq_length = config.opt_usize(&["max_seq_length"])?;
             this.lower_case = config.bool_or(&["do_lower_case"], false)?;
-            config.ignore(&["transformer_task", "modality_config", "module_output_name", "model_args", "config_args", "cache_dir"]);
+            config.ignore(&[
+                "transformer_task",
+                "modality_config",
+                "module_output_name",
+                "model_args",
+                "config_args",
+                "cache_dir",
+            ]);
             config.finish("sentence-transformers")?;
         }
         Ok(Some(this))
@@ -137,7 +144,10 @@ impl SentenceTransformer {
         for (place, entry) in list.iter().enumerate() {
             let kind = entry.get("type").and_then(Value::as_str).ok_or_else(|| invalid("a module has no type"))?;
             let folder = entry.get("path").and_then(Value::as_str).unwrap_or_default();
-            if folder.split(['/', '\\']).any(|part| part == "..") || folder.starts_with(['/', '\\']) || folder.contains(':') {
+            if folder.split(['/', '\\']).any(|part| part == "..")
+                || folder.starts_with(['/', '\\'])
+                || folder.contains(':')
+            {
                 return Err(invalid(&format!("the folder `{folder}` of a module is not inside the model's")));
             }
             let unknown = || ModelError::UnknownModule { path: path.clone(), kind: kind.to_owned() };
@@ -219,10 +229,9 @@ fn pooling(checkpoint: &Checkpoint, folder: &str) -> Result<Module> {
     let modes = match config.get("pooling_mode") {
         Some(Value::String(name)) => vec![by_name(name)?],
         // In the order of the list: that is how sentence-transformers 5.4 and later put them side by side.
-        Some(Value::Array(names)) => names
-            .iter()
-            .map(|name| by_name(name.as_str().unwrap_or_default()))
-            .collect::<Result<Vec<_>>>()?,
+        Some(Value::Array(names)) => {
+            names.iter().map(|name| by_name(name.as_str().unwrap_or_default())).collect::<Result<Vec<_>>>()?
+        }
         Some(other) => return Err(config.error("pooling_mode", format!("a name or a list is expected, found {other}"))),
         None => old,
     };
@@ -240,9 +249,8 @@ fn dense(checkpoint: &Checkpoint, folder: &str) -> Result<Module> {
     }
     let activation = match config.opt_str(&["activation_function"])? {
         None => Some(Activation::Tanh),
-        Some(class) => torch_activation(class).ok_or_else(|| {
-            config.error("activation_function", format!("`{class}` is no activation that is known"))
-        })?,
+        Some(class) => torch_activation(class)
+            .ok_or_else(|| config.error("activation_function", format!("`{class}` is no activation that is known")))?,
     };
     let module = Module::Dense {
         folder: folder.to_owned(),

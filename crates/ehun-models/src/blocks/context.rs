@@ -174,7 +174,11 @@ impl<'a> Ctx<'a> {
 
     /// The sizes of a BERT-like configuration with learned positions.
     pub fn bert_dims(&self) -> Result<Dims> {
-        self.config.only("position_embedding_type", "absolute".into(), "relative kinds of old BERT variants are unknown")?;
+        self.config.only(
+            "position_embedding_type",
+            "absolute".into(),
+            "relative kinds of old BERT variants are unknown",
+        )?;
         self.rotary_bert_dims()
     }
 

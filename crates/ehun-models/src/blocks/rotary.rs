@@ -141,7 +141,11 @@ mod tests {
         let cases: &[(&str, f64, RotaryScaling)] = &[
             ("{}", 1e4, RotaryScaling::None),
             (r#"{"rope_theta": 5e5}"#, 5e5, RotaryScaling::None),
-            (r#"{"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}, "rope_theta": 5.0}"#, 7.0, RotaryScaling::None),
+            (
+                r#"{"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}, "rope_theta": 5.0}"#,
+                7.0,
+                RotaryScaling::None,
+            ),
             (r#"{"rope_scaling": {"type": "linear", "factor": 4}}"#, 1e4, RotaryScaling::Linear { factor: 4.0 }),
             (
                 r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#,

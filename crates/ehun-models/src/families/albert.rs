@@ -36,7 +36,9 @@ fn tokens(ctx: &mut Ctx) -> Result<ValueId> {
     let groups = ctx.config.opt_usize(&["num_hidden_groups"])?.unwrap_or(1);
     let inner = ctx.config.opt_usize(&["inner_group_num"])?.unwrap_or(1);
     if groups == 0 || groups > dims.layers || inner == 0 || inner * dims.layers > 10_000 {
-        return Err(ctx.config.error("num_hidden_groups", format!("{groups} groups of {inner} for {} layers", dims.layers)));
+        return Err(ctx
+            .config
+            .error("num_hidden_groups", format!("{groups} groups of {inner} for {} layers", dims.layers)));
     }
     let x = bert::embeddings(ctx, narrow, dims.eps, 0)?;
     let mut x = ctx.linear("encoder.embedding_hidden_mapping_in", x, dims.hidden, true)?;

@@ -16,7 +16,14 @@ pub(super) const DEBERTA_V2: Family = Family {
     sequence_head: Some(sequence),
     token_head: Some(heads::tokens),
     vocabulary_head: None,
-    unused: &["pooler.", "lm_predictions.", "mask_predictions.", "cls.", "classifier.", "embeddings.position_embeddings."],
+    unused: &[
+        "pooler.",
+        "lm_predictions.",
+        "mask_predictions.",
+        "cls.",
+        "classifier.",
+        "embeddings.position_embeddings.",
+    ],
 };
 
 const NAMES: encoder::Names = encoder::Names {
@@ -118,16 +125,21 @@ fn relative(ctx: &mut Ctx, dims: &Dims, c2p: bool, p2c: bool) -> Result<Option<R
     };
     let span = buckets.unwrap_or(max_position);
     let limit = |n: usize| u32::try_from(n).map_err(|_| config.error("position_buckets", "is too large"));
-    let rule = LogBucketRule { span: limit(span)?, buckets: limit(buckets.unwrap_or(0))?, max_position: limit(max_position)? };
+    let rule =
+        LogBucketRule { span: limit(span)?, buckets: limit(buckets.unwrap_or(0))?, max_position: limit(max_position)? };
     if rule.buckets > 0 && (rule.buckets < 4 || rule.max_position <= rule.buckets / 2 + 1) {
-        return Err(config.error("position_buckets", format!("{span} buckets for {max_position} positions tell nothing apart")));
+        return Err(
+            config.error("position_buckets", format!("{span} buckets for {max_position} positions tell nothing apart"))
+        );
     }
     let table = ctx.weight("encoder.rel_embeddings.weight", &[2 * span, dims.hidden]);
     let mut positions = ctx.graph.constant("encoder.rel_embeddings", table)?;
     match norms.trim() {
         "none" => {}
         "layer_norm" => positions = ctx.layer_norm("encoder.LayerNorm", positions, true, dims.eps)?,
-        other => return Err(config.error("norm_rel_ebd", format!("`{other}` is not known; there are none and layer_norm"))),
+        other => {
+            return Err(config.error("norm_rel_ebd", format!("`{other}` is not known; there are none and layer_norm")));
+        }
     }
     if !c2p && !p2c {
         return Ok(None);
@@ -140,7 +152,9 @@ fn disentangled(ctx: &mut Ctx, layer: &str, relative: &Relative, dims: &Dims) ->
     let (key, query) = if relative.shared { ("key_proj", "query_proj") } else { ("pos_key_proj", "pos_query_proj") };
     let width = dims.heads * dims.head_dim;
     let mut table = |wanted: bool, name: &str| {
-        wanted.then(|| ctx.linear(&format!("{layer}.attention.self.{name}"), relative.positions, width, true)).transpose()
+        wanted
+            .then(|| ctx.linear(&format!("{layer}.attention.self.{name}"), relative.positions, width, true))
+            .transpose()
     };
     let key_positions = table(relative.c2p, key)?;
     let query_positions = table(relative.p2c, query)?;

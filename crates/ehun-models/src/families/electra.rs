@@ -21,7 +21,13 @@ pub(super) const ELECTRA: Family = Family {
 fn tokens(ctx: &mut Ctx) -> Result<ValueId> {
     let dims = ctx.bert_dims()?;
     // They belong to the multiple-choice head.
-    ctx.config.ignore(&["summary_activation", "summary_last_dropout", "summary_first_dropout", "summary_type", "summary_use_proj"]);
+    ctx.config.ignore(&[
+        "summary_activation",
+        "summary_last_dropout",
+        "summary_first_dropout",
+        "summary_type",
+        "summary_use_proj",
+    ]);
     let narrow = ctx.config.positive(&["embedding_size"])?;
     let mut x = bert::embeddings(ctx, narrow, dims.eps, 0)?;
     if narrow != dims.hidden {

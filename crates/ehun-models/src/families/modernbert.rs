@@ -123,7 +123,11 @@ fn sequence(ctx: &mut Ctx, tokens: ValueId, labels: usize) -> Result<ValueId> {
     let mode = match ctx.config.opt_str(&["classifier_pooling"])?.unwrap_or("cls") {
         "cls" => PoolingMode::Cls,
         "mean" => PoolingMode::Mean,
-        other => return Err(ctx.config.error("classifier_pooling", format!("`{other}` is not known; there are cls and mean"))),
+        other => {
+            return Err(ctx
+                .config
+                .error("classifier_pooling", format!("`{other}` is not known; there are cls and mean")));
+        }
     };
     let pooled = ctx.graph.pooling("classifier.pooling", tokens, mode)?;
     let x = prediction(ctx, pooled)?;

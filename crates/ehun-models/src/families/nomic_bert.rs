@@ -121,7 +121,11 @@ fn published_options(
         "swiglu" => Activation::Silu,
         "geglu" => Activation::Gelu,
         "glu" => Activation::Sigmoid,
-        other => return Err(config.error("activation_function", format!("`{other}` is not gated; there are swiglu, geglu and glu"))),
+        other => {
+            return Err(
+                config.error("activation_function", format!("`{other}` is not gated; there are swiglu, geglu and glu"))
+            );
+        }
     };
     let mut spec = ehun_graph::RotarySpec::plain(dims.head_dim, config.f64_or(&["rotary_emb_base"], defaults.theta)?);
     let fraction = config.f64_or(&["rotary_emb_fraction"], 1.0)?;

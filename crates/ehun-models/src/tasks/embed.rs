@@ -98,9 +98,9 @@ pub fn encode(vector: &[f32], encoding: Encoding) -> Encoded {
 }
 
 fn bits(vector: &[f32]) -> impl Iterator<Item = u8> + '_ {
-    vector.chunks(8).map(|chunk| {
-        chunk.iter().enumerate().fold(0, |byte, (i, &x)| if x >= 0.0 { byte | 0x80 >> i } else { byte })
-    })
+    vector
+        .chunks(8)
+        .map(|chunk| chunk.iter().enumerate().fold(0, |byte, (i, &x)| if x >= 0.0 { byte | 0x80 >> i } else { byte }))
 }
 
 /// A measure of how alike two vectors are; larger is more alike.

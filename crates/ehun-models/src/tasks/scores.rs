@@ -47,11 +47,8 @@ impl Model {
             return Err(ModelError::Request(format!("{logits} logits for the {labels} labels of `{}`", self.name())));
         }
         let scores = if raw { logits.to_vec() } else { self.probabilities(logits) };
-        let mut all: Vec<LabelScore> = labels
-            .iter()
-            .zip(scores)
-            .map(|(label, score)| LabelScore { label: label.clone(), score })
-            .collect();
+        let mut all: Vec<LabelScore> =
+            labels.iter().zip(scores).map(|(label, score)| LabelScore { label: label.clone(), score }).collect();
         all.sort_by(|a, b| b.score.total_cmp(&a.score));
         all.truncate(top_k.unwrap_or(usize::MAX));
         Ok(all)
@@ -72,7 +69,10 @@ impl Model {
             scores => Err(ModelError::Task {
                 checkpoint: self.name().to_owned(),
                 task: Task::Rerank.to_string(),
-                reason: format!("it gives {} numbers for a pair, so it cannot rank by one; use it to classify", scores.len()),
+                reason: format!(
+                    "it gives {} numbers for a pair, so it cannot rank by one; use it to classify",
+                    scores.len()
+                ),
             }),
         }
     }

@@ -174,9 +174,12 @@ struct Labelled {
 
 fn argmax(scores: &[f32]) -> (usize, f32) {
     // The first of equal scores, as numpy has it.
-    scores.iter().copied().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, score)| {
-        if score > best.1 { (i, score) } else { best }
-    })
+    scores.iter().copied().enumerate().fold(
+        (0, f32::NEG_INFINITY),
+        |best, (i, score)| {
+            if score > best.1 { (i, score) } else { best }
+        },
+    )
 }
 
 fn entities(
