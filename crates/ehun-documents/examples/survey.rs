@@ -3,13 +3,14 @@
 //! ```text
 //! cargo run --release -p ehun-documents --example survey -- FOLDER [--verbose]
 //! ```
+//! Given a file instead, it prints the file's blocks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ehun_documents::{ParseOptions, PoolOptions, WORKER_ARG, WorkerPool, worker_main};
+use ehun_documents::{BlockKind, ParseOptions, PoolOptions, WORKER_ARG, WorkerPool, worker_main};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -18,6 +19,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let folder = args.first().ok_or("usage: survey FOLDER [--verbose]")?;
     let verbose = args.iter().any(|a| a == "--verbose");
+    if Path::new(folder).is_file() {
+        let pool = WorkerPool::new(PoolOptions::default())?;
+        let document = pool.parse_path(Path::new(folder), &ParseOptions::default())?;
+        for block in &document.blocks {
+            let kind = match block.kind {
+                BlockKind::Table(_) => "Table".to_owned(),
+                ref kind => format!("{kind:?}"),
+            };
+            println!("[{kind}, {:?}, page {:?}]\n{}", block.layer, block.page, document.block_text(block));
+        }
+        return Ok(());
+    }
     let mut files = Vec::new();
     collect(Path::new(folder), &mut files)?;
     files.sort();

@@ -193,11 +193,11 @@ impl<'p> Packer<'p> {
                 break;
             }
             if tokens + piece.tokens + self.measure.joint > self.overlap {
-                if kept.is_empty() {
-                    if let Some((range, count)) = self.measure.suffix(&piece.range, self.overlap) {
-                        tokens += count;
-                        kept.push(Piece { range, tokens: count, overlap: true, ..piece.clone() });
-                    }
+                if kept.is_empty()
+                    && let Some((range, count)) = self.measure.suffix(&piece.range, self.overlap)
+                {
+                    tokens += count;
+                    kept.push(Piece { range, tokens: count, overlap: true, ..piece.clone() });
                 }
                 break;
             }

@@ -1,5 +1,6 @@
 //! ZIP containers, bounded: entries, unpacked bytes, compression ratio.
 
+use std::collections::HashMap;
 use std::io::{Cursor, Read};
 
 use zip::ZipArchive;
@@ -17,6 +18,8 @@ pub(crate) struct Container<'c> {
     format: &'static str,
     limits: &'c Limits,
     unpacked: u64,
+    /// Index by name, in lower case with forward slashes.
+    names: HashMap<String, usize>,
 }
 
 /// Name and kind of an entry.
@@ -32,7 +35,9 @@ impl<'c> Container<'c> {
         if archive.len() as u64 > limits.archive_entries {
             return Err(DocumentError::LimitExceeded { limit: Limit::ArchiveEntries, value: limits.archive_entries });
         }
-        Ok(Container { archive, format, limits, unpacked: 0 })
+        let name = |i| archive.name_for_index(i).and_then(Result::ok).map(|name| (plain(&name), i));
+        let names = (0..archive.len()).filter_map(name).collect();
+        Ok(Container { archive, format, limits, unpacked: 0, names })
     }
 
     /// Number of entries.
@@ -50,13 +55,7 @@ impl<'c> Container<'c> {
 
     /// Unpacks an entry by name, `None` if there is none. A leading slash does not count, nor does case.
     pub fn read(&mut self, name: &str) -> Result<Option<Vec<u8>>, DocumentError> {
-        let name = name.trim_start_matches('/');
-        let index = self.archive.index_for_name(name).or_else(|| {
-            (0..self.archive.len()).find(|i| {
-                let have = self.archive.name_for_index(*i).and_then(Result::ok).unwrap_or_default();
-                have.replace('\\', "/").trim_start_matches('/').eq_ignore_ascii_case(name)
-            })
-        });
+        let index = self.names.get(&plain(name)).copied();
         index.map(|i| self.read_index(i)).transpose()
     }
 
@@ -94,4 +93,9 @@ impl<'c> Container<'c> {
         self.unpacked += size;
         Ok(bytes)
     }
+}
+
+/// A name as it is looked up: writers differ in slashes and in case.
+fn plain(name: &str) -> String {
+    name.replace('\\', "/").trim_start_matches('/').to_lowercase()
 }

@@ -331,15 +331,10 @@ impl Parser<'_> {
             | "generator" | "themedata" | "datastore" | "fldinst" | "xe" | "tc" | "listtable" | "revtbl"
             | "nonshppict" | "latentstyles" | "filetbl" => self.state.target = Target::Nothing,
             // Text boxes and results of fields are marked as ignorable and are text all the same.
-            "shptxt" | "fldrslt" | "shpinst" => {
-                if self.groups.iter().rev().take(8).all(|g| !matches!(g.target, Target::Info(_))) {
-                    self.state.target = match word {
-                        "shpinst" => Target::Nothing,
-                        _ if self.aside.is_empty() => Target::Body,
-                        _ => Target::Footnote,
-                    };
-                }
+            "shptxt" | "fldrslt" => {
+                self.state.target = if self.aside.is_empty() { Target::Body } else { Target::Footnote };
             }
+            "shpinst" => self.state.target = Target::Nothing,
             _ => {}
         }
         Ok(())

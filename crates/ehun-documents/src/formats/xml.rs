@@ -249,13 +249,12 @@ impl Build {
         let at = self.tree.text.len();
         self.tree.text.push_str(text);
         // Text that follows text (around a reference) becomes one node.
-        if let Some((_, last)) = self.open.last() {
-            if let Some(Data::Text(range)) = self.tree.nodes.get_mut(*last as usize).map(|n| &mut n.data) {
-                if range.end == at {
-                    range.end = self.tree.text.len();
-                    return;
-                }
-            }
+        if let Some((_, last)) = self.open.last()
+            && let Some(Data::Text(range)) = self.tree.nodes.get_mut(*last as usize).map(|n| &mut n.data)
+            && range.end == at
+        {
+            range.end = self.tree.text.len();
+            return;
         }
         self.add(Data::Text(at..self.tree.text.len()));
     }

@@ -213,11 +213,11 @@ impl Sink {
                     Some(n) => self.nodes.borrow()[n].previous,
                     None => self.nodes.borrow()[parent].last_child,
                 };
-                if let Some(before) = before {
-                    if let NodeData::Text(have) = &mut self.nodes.borrow_mut()[before].data {
-                        have.push_tendril(&text);
-                        return;
-                    }
+                if let Some(before) = before
+                    && let NodeData::Text(have) = &mut self.nodes.borrow_mut()[before].data
+                {
+                    have.push_tendril(&text);
+                    return;
                 }
                 let node = self.create(NodeData::Text(text));
                 self.insert(parent, node, next);

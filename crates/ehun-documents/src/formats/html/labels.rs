@@ -94,7 +94,7 @@ fn by_class(dom: &Dom, node: NodeId) -> Option<Boilerplate> {
     let class = dom.attribute(node, "class").unwrap_or_default();
     let id = dom.attribute(node, "id").unwrap_or_default();
     let words = class.split_whitespace().chain([id]).flat_map(|name| name.split(['-', '_', ':']));
-    let label = words.filter_map(|word| match word.to_ascii_lowercase().as_str() {
+    let mut labels = words.filter_map(|word| match word.to_ascii_lowercase().as_str() {
         "nav" | "navbar" | "navigation" | "menu" | "breadcrumb" | "breadcrumbs" | "pagination" | "pager" | "toc"
         | "sitemap" | "skip" => Some(Boilerplate::Navigation),
         "footer" | "copyright" | "colophon" => Some(Boilerplate::Footer),
@@ -105,7 +105,7 @@ fn by_class(dom: &Dom, node: NodeId) -> Option<Boilerplate> {
         }
         _ => None,
     });
-    let label = label.last()?;
+    let label = labels.next_back()?;
     // A class name says little about an element that holds most of the page.
     (!holds_most(dom, node)).then_some(label)
 }

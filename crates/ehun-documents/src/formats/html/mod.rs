@@ -217,7 +217,7 @@ impl<'w> Walk<'w> {
         self.flush(&inner)
     }
 
-    /// The element's own layer, unless an outer one was set for good.
+    /// The element's own layer, unless that of an outer one holds for all within.
     fn relabel(&self, node: NodeId, outer: &Context, inner: &mut Context) {
         if Some(node) == self.main {
             inner.in_main = true;
@@ -229,13 +229,8 @@ impl<'w> Walk<'w> {
             inner.in_main = true;
         }
         let Some(layer) = labels::layer_of(self.dom, node, inner.in_main) else { return };
-        let settled = match outer.place.layer {
-            Layer::Hidden(_) => true,
-            Layer::Boilerplate(label) => {
-                label != Boilerplate::OutsideMain && !matches!(layer, Layer::Hidden(_)) || Some(node) == self.main
-            }
-            _ => false,
-        };
+        // The innermost label says most, but what is hidden stays hidden and the main content stays content.
+        let settled = matches!(outer.place.layer, Layer::Hidden(_)) || Some(node) == self.main;
         let wanted = self.label || matches!(layer, Layer::Hidden(_));
         // What holds the main content is not boilerplate, whatever its name.
         if wanted && !settled && !self.holds_main(node) {

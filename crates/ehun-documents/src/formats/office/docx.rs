@@ -249,10 +249,10 @@ impl Walk<'_> {
         for (kind, id) in runs.notes {
             let notes = self.notes;
             let Some(tree) = notes.get(kind) else { continue };
-            if self.used.insert((kind, id.clone())) {
-                if let Some(note) = note_nodes(tree, kind).find(|n| tree.attribute(*n, "id") == Some(&id)) {
-                    self.note(tree, note, place)?;
-                }
+            if self.used.insert((kind, id.clone()))
+                && let Some(note) = note_nodes(tree, kind).find(|n| tree.attribute(*n, "id") == Some(&id))
+            {
+                self.note(tree, note, place)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use calamine::{Data, Reader, SheetVisible, open_workbook_auto_from_rs};
+use calamine::{Data, Ods, Reader, SheetVisible, Sheets, Xls, Xlsb, Xlsx};
 
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
@@ -14,10 +14,12 @@ use crate::model::{BlockKind, Document, HiddenReason, Layer, PageInfo, PageStatu
 pub(crate) fn parse(bytes: &[u8], media_type: &str, options: &ParseOptions) -> Result<Document, DocumentError> {
     let limits = &options.limits;
     let mut out = DocumentBuilder::new(media_type, limits);
+    let mut is_binary = false;
     if bytes.starts_with(b"PK") {
         // The reader below knows no limits: bombs are found before it sees them.
         let mut container = Container::open(bytes, "spreadsheet", limits)?;
         for index in 0..container.len() {
+            is_binary |= container.entry(index).is_ok_and(|e| e.name.ends_with("workbook.bin"));
             match container.read_index(index) {
                 Err(e @ (DocumentError::LimitExceeded { .. } | DocumentError::Encrypted { .. })) => return Err(e),
                 _ => continue,
@@ -27,8 +29,7 @@ pub(crate) fn parse(bytes: &[u8], media_type: &str, options: &ParseOptions) -> R
             super::opc::Package::open(bytes, "spreadsheet", limits)?.properties(&mut out)?;
         }
     }
-    let mut workbook = open_workbook_auto_from_rs(Cursor::new(bytes)).map_err(|e| {
-        let reason = e.to_string();
+    let mut workbook = open(bytes, media_type, is_binary).map_err(|reason| {
         match reason.to_ascii_lowercase().contains("password") {
             true => DocumentError::Encrypted { format: "spreadsheet".to_owned() },
             false => DocumentError::malformed("spreadsheet", reason),
@@ -62,6 +63,16 @@ pub(crate) fn parse(bytes: &[u8], media_type: &str, options: &ParseOptions) -> R
         out.push_page(PageInfo { number, width: 0.0, height: 0.0, status });
     }
     out.finish()
+}
+
+fn open<'b>(bytes: &'b [u8], media_type: &str, is_binary: bool) -> Result<Sheets<Cursor<&'b [u8]>>, String> {
+    let reader = Cursor::new(bytes);
+    match media_type {
+        super::XLS => Xls::new(reader).map(Sheets::Xls).map_err(|e| e.to_string()),
+        super::ODS => Ods::new(reader).map(Sheets::Ods).map_err(|e| e.to_string()),
+        _ if is_binary => Xlsb::new(reader).map(Sheets::Xlsb).map_err(|e| e.to_string()),
+        _ => Xlsx::new(reader).map(Sheets::Xlsx).map_err(|e| e.to_string()),
+    }
 }
 
 fn cell_text(cell: &Data) -> String {

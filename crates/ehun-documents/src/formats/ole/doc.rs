@@ -47,7 +47,7 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
         let place = Place::default().in_layer(layer);
         // What the lengths do not cover belongs to the body rather than to nothing.
         match n == 0 && length == 0 {
-            true => push_part(&mut out, &String::from_utf16_lossy(&std::mem::take(&mut rest)), &kind, place)?,
+            true => push_part(&mut out, &String::from_utf16_lossy(std::mem::take(&mut rest)), &kind, place)?,
             false => push_part(&mut out, &String::from_utf16_lossy(part), &kind, place)?,
         }
     }
