@@ -24,11 +24,7 @@ pub(crate) struct Aligned<T> {
 impl<T: Plain> Aligned<T> {
     /// `len` zeros.
     pub(crate) fn zeroed(len: usize) -> Self {
-        Self {
-            lines: vec![Line([0; 64]); (len * size_of::<T>()).div_ceil(64)],
-            len,
-            marker: std::marker::PhantomData,
-        }
+        Self { lines: vec![Line([0; 64]); (len * size_of::<T>()).div_ceil(64)], len, marker: std::marker::PhantomData }
     }
 
     /// An empty one, for scratch space that grows.

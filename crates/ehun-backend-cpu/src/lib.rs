@@ -9,7 +9,7 @@
 //! | [`simd`] | instruction sets: detection, `EHUN_CPU`, the vector type |
 //! | [`pool`] | threads that share tasks and sleep when idle |
 //! | [`attention`] | `naive` and `flash` attention over packed ragged rows |
-//! | [`gemm`] | products with packed weights and a fused epilogue |
+//! | [`gemm`] | products with packed weights (f32, f16, bf16, int8) and a fused epilogue |
 //! | [`rows`] | norms, activations, gates, sums, rotary, softmax, L2 normalisation |
 
 //!

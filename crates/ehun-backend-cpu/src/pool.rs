@@ -195,7 +195,11 @@ impl Shared {
         while state & JOINED != 0 {
             // A worker inside is in its last task; it may have been descheduled, so give the core away after a while.
             spins += 1;
-            if spins.is_multiple_of(256) { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if spins.is_multiple_of(256) {
+                std::thread::yield_now()
+            } else {
+                std::hint::spin_loop()
+            }
             state = self.gate.load(Ordering::Acquire);
         }
     }
@@ -284,7 +288,10 @@ mod tests {
                 pool.run(tasks, |task| {
                     counts[task].fetch_add(1, Ordering::Relaxed);
                 });
-                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{threads} threads, {tasks} tasks");
+                assert!(
+                    counts.iter().all(|count| count.load(Ordering::Relaxed) == 1),
+                    "{threads} threads, {tasks} tasks"
+                );
                 drop(busy);
             }
         }

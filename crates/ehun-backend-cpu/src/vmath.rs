@@ -220,7 +220,11 @@ mod tests {
             let (error, at) = worst(isa, Function::Exp, |x, y| {
                 let want = x.exp();
                 if want >= 2f64.powi(128) {
-                    return if y == f32::INFINITY || f64::from(f32::MAX) - f64::from(y) < 2.0 * ulp(3e38) { 0.0 } else { 9.0 };
+                    return if y == f32::INFINITY || f64::from(f32::MAX) - f64::from(y) < 2.0 * ulp(3e38) {
+                        0.0
+                    } else {
+                        9.0
+                    };
                 }
                 (f64::from(y) - want).abs() / ulp(want)
             });
@@ -231,9 +235,7 @@ mod tests {
     #[test]
     fn erf_is_within_1e7_absolute_and_tanh_within_2e7_relative() {
         for isa in isas() {
-            let (error, at) = worst(isa, Function::Erf, |x, y| {
-                (f64::from(y) - testing::erf(x)).abs()
-            });
+            let (error, at) = worst(isa, Function::Erf, |x, y| (f64::from(y) - testing::erf(x)).abs());
             assert!(error <= 1e-7, "{isa:?}: erf {error} at {at}");
             let (error, at) = worst(isa, Function::Tanh, |x, y| {
                 let want = x.tanh();
@@ -274,7 +276,10 @@ mod tests {
                 let mut x = [f32::NEG_INFINITY; 32];
                 x[16..].fill(f32::INFINITY);
                 isa.run(Sweep(function, &mut x));
-                assert!(x[..16].iter().all(|x| *x == low) && x[16..].iter().all(|x| *x == high), "{isa:?} {function:?}");
+                assert!(
+                    x[..16].iter().all(|x| *x == low) && x[16..].iter().all(|x| *x == high),
+                    "{isa:?} {function:?}"
+                );
             }
         }
     }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use ehun_graph::{AttentionSpec, Bias};
 
-use super::{BiasTables, Setup, Task, pack_transposed};
+use super::pack::pack_transposed;
+use super::{BiasTables, Setup, Task};
 use crate::aligned::Aligned;
 use crate::gemm::MatRef;
 use crate::gemm::tile::{Start, Tile};
@@ -118,7 +119,7 @@ impl<'a> HeadBias<'a> {
                         let all = spec.num_heads * spec.head_dim;
                         let columns = task.head * spec.head_dim..(task.head + 1) * spec.head_dim;
                         let rows = MatRef::new(table, *table_rows, all, all).part(first..end, columns);
-                        pack_transposed(rows, setup.tile_cols, by, to.at_least(width * spec.head_dim));
+                        pack_transposed(setup.isa, rows, setup.tile_cols, by, to.at_least(width * spec.head_dim));
                     }
                     !table.is_empty()
                 };

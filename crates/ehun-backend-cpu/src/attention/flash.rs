@@ -1,18 +1,16 @@
 //! Attention in tiles with running maxima and sums: memory does not grow with the square of the length.
 
 use super::bias::HeadBias;
+use super::pack::{PackedSequences, WriteRows, copy_scaled, pack_rows, pack_transposed};
 use super::rows::{Running, RunningRows, ScoreTile};
-use super::{Output, Scratch, Setup, Task, pack_rows, pack_transposed};
+use super::{BLOCK, Output, Scratch, Setup, Task};
 use crate::gemm::MatRef;
 use crate::gemm::tile::{Start, Tile};
 
-/// Keys in a block: their panels, and the values', stay in the second-level cache while all row tiles pass over them.
-/// A multiple of every tile's columns. Blocks are counted from the sequence's first key.
-const BLOCK: usize = 256;
 /// Room between rows of scores, so that the rows of a tile fall into different sets of the first-level cache.
 const STRIDE: usize = BLOCK + 16;
 
-pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &Output) {
+pub(super) fn run(setup: &Setup<'_>, task: &Task, packed: &PackedSequences, scratch: &mut Scratch, out: &Output) {
     let (spec, isa, cols) = (setup.spec, setup.isa, setup.tile_cols);
     let (len, d) = (task.sequence.len(), spec.head_dim);
     let width = spec.value_dim.next_multiple_of(cols);
@@ -22,23 +20,30 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &O
 
     let count = task.queries.len();
     let q = q.at_least(count * d);
-    for (dst, i) in q.chunks_exact_mut(d.max(1)).zip(task.queries.clone()) {
-        dst.iter_mut().zip(head.q.row(i)).for_each(|(dst, x)| *dst = x * spec.scale);
-    }
+    copy_scaled(isa, head.q.part(task.queries.clone(), 0..d), spec.scale, q);
     let o = o.at_least(count * width);
     o.fill(0.0);
     running.clear();
     running.resize(count, (f32::NEG_INFINITY, 0.0));
     let scores = scores.at_least(setup.tile_rows * STRIDE);
-    let k = k.at_least(BLOCK * d);
-    let v = v.at_least(BLOCK * width);
+    let shared = packed.get(&task.sequence, setup.kv_head(task.head));
+    let room = BLOCK.min(len.next_multiple_of(cols));
+    let own_k = k.at_least(room * d);
+    let own_v = v.at_least(room * width);
 
     let seen = spec.band.visible(task.queries.start, len).start..spec.band.visible(task.queries.end - 1, len).end;
     for block in (seen.start / BLOCK * BLOCK..seen.end).step_by(BLOCK) {
         let block_end = (block + BLOCK).min(len);
         let keys = block_end - block;
-        pack_transposed(head.k.part(block..block_end, 0..d), cols, 1.0, &mut k[..keys.next_multiple_of(cols) * d]);
-        pack_rows(head.v.part(block..block_end, 0..spec.value_dim), cols, &mut v[..keys * width]);
+        let (k, v): (&[f32], &[f32]) = match shared {
+            Some((k, v)) => (&k[block * d..], &v[block * width..]),
+            None => {
+                pack_transposed(isa, head.k.part(block..block_end, 0..d), cols, 1.0, own_k);
+                pack_rows(isa, head.v.part(block..block_end, 0..spec.value_dim), cols, own_v);
+                (own_k, own_v)
+            }
+        };
+        assert!(k.len() >= keys.next_multiple_of(cols) * d && v.len() >= keys * width);
         bias.enter_block(setup, head.k.part(block..block_end, 0..d));
         for tile in setup.tiles(task.queries.clone()) {
             let first_seen = spec.band.visible(tile.start, len).start.max(block);
@@ -84,7 +89,13 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &O
             }
         }
     }
-    for ((i, o), (_, sum)) in task.queries.clone().zip(o.chunks_exact(width.max(1))).zip(running.iter()) {
-        out.write(task, i, &o[..spec.value_dim], 1.0 / sum);
-    }
+    isa.run(WriteRows {
+        sums: o,
+        width,
+        cols: spec.value_dim,
+        to: out.at(task, task.queries.start, spec.value_dim),
+        stride: out.stride,
+        running,
+        rows: count,
+    });
 }

@@ -17,6 +17,7 @@
 mod bias;
 mod flash;
 mod naive;
+mod pack;
 mod rows;
 
 use std::cell::RefCell;
@@ -30,6 +31,7 @@ use crate::gemm::{MatMut, MatRef};
 use crate::pool::{SyncPtr, ThreadPool};
 use crate::simd::Isa;
 use bias::PreparedBias;
+use pack::PackedSequences;
 
 /// One of the two kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,13 +125,16 @@ pub fn attention(
     let bias = PreparedBias::new(spec, tables, longest);
     let setup = Setup { isa, spec, inputs, bias: &bias, tile_rows, tile_cols };
     let tasks = tasks(choice, spec, cu_seqlens, tile_rows);
+    // Sequences of several tasks a head: the tasks that start them stand for them.
+    let shared = tasks.iter().filter(|t| t.head == 0 && t.queries.start == 0 && t.queries.len() < t.sequence.len());
+    let packed = PackedSequences::new(&setup, pool, shared.map(|t| t.sequence.clone()));
     let to = Output { data: SyncPtr(out.as_mut_ptr()), stride: out.stride() };
     pool.run(tasks.len(), |i| {
         SCRATCH.with_borrow_mut(|scratch| {
             let task = &tasks[i];
             match task.kernel {
                 AttentionKernel::Naive => naive::run(&setup, task, scratch, &to),
-                AttentionKernel::Flash => flash::run(&setup, task, scratch, &to),
+                AttentionKernel::Flash => flash::run(&setup, task, &packed, scratch, &to),
             }
         });
     });
@@ -144,6 +149,10 @@ struct Task {
     /// Query rows, counted in the sequence.
     queries: Range<usize>,
 }
+
+/// Keys in a block of `flash`: their panels, and the values', stay in the second-level cache while all row tiles pass over
+/// them. A multiple of every tile's columns. Blocks are counted from the sequence's first key.
+const BLOCK: usize = 256;
 
 /// Row tiles of queries in a task of `flash`: enough that packing keys and values, once per task, does not show.
 const TILES_PER_TASK: usize = 16;
@@ -179,15 +188,26 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
+    /// The key and value head of a query head.
+    fn kv_head(&self, head: usize) -> usize {
+        head / (self.spec.num_heads / self.spec.num_kv_heads)
+    }
+
     /// Queries, keys and values of a task's head: all rows of its sequence.
     fn head(&self, task: &Task) -> Inputs<'_> {
-        let spec = self.spec;
-        let group = task.head / (spec.num_heads / spec.num_kv_heads);
-        let columns = |head: usize, width: usize| head * width..(head + 1) * width;
+        let d = self.spec.head_dim;
+        let q = self.inputs.q.part(task.sequence.clone(), task.head * d..(task.head + 1) * d);
+        Inputs { q, ..self.group(self.kv_head(task.head), &task.sequence) }
+    }
+
+    /// Keys and values of a head of them, and the queries of the head of the same number.
+    fn group(&self, head: usize, sequence: &Range<usize>) -> Inputs<'_> {
+        let columns = |width: usize| head * width..(head + 1) * width;
+        let (d, value_dim) = (self.spec.head_dim, self.spec.value_dim);
         Inputs {
-            q: self.inputs.q.part(task.sequence.clone(), columns(task.head, spec.head_dim)),
-            k: self.inputs.k.part(task.sequence.clone(), columns(group, spec.head_dim)),
-            v: self.inputs.v.part(task.sequence.clone(), columns(group, spec.value_dim)),
+            q: self.inputs.q.part(sequence.clone(), columns(d)),
+            k: self.inputs.k.part(sequence.clone(), columns(d)),
+            v: self.inputs.v.part(sequence.clone(), columns(value_dim)),
         }
     }
 
@@ -206,13 +226,9 @@ struct Output {
 }
 
 impl Output {
-    /// Writes `by * values` to the columns of the task's head in row `query` of its sequence.
-    fn write(&self, task: &Task, query: usize, values: &[f32], by: f32) {
-        let at = (task.sequence.start + query) * self.stride + task.head * values.len();
-        for (i, value) in values.iter().enumerate() {
-            // SAFETY: `check` measured the output; this row and these columns belong to one task.
-            unsafe { *self.data.get().add(at + i) = value * by };
-        }
+    /// The columns of the task's head in row `query` of its sequence.
+    fn at(&self, task: &Task, query: usize, width: usize) -> *mut f32 {
+        self.data.get().wrapping_add((task.sequence.start + query) * self.stride + task.head * width)
     }
 }
 
@@ -252,39 +268,13 @@ impl Scratch {
     }
 }
 
-/// Packs rows as columns of panels: panel `p` holds rows `p * cols..`, as `[width, cols]`, filled up with zeros.
-fn pack_transposed(rows: MatRef<'_>, cols: usize, by: f32, to: &mut [f32]) {
-    let width = rows.cols();
-    for (panel, dst) in to.chunks_exact_mut((width * cols).max(1)).enumerate() {
-        for column in 0..cols {
-            let row = panel * cols + column;
-            if row < rows.rows() {
-                for (i, x) in rows.row(row).iter().enumerate() {
-                    dst[i * cols + column] = x * by;
-                }
-            } else {
-                (0..width).for_each(|i| dst[i * cols + column] = 0.0);
-            }
-        }
-    }
-}
-
-/// Packs rows as rows of panels: panel `p` holds columns `p * cols..` of all rows, filled up with zeros.
-fn pack_rows(rows: MatRef<'_>, cols: usize, to: &mut [f32]) {
-    for (panel, dst) in to.chunks_exact_mut((rows.rows() * cols).max(1)).enumerate() {
-        let first = panel * cols;
-        let lanes = cols.min(rows.cols() - first);
-        for (i, dst) in dst.chunks_exact_mut(cols).enumerate() {
-            dst[..lanes].copy_from_slice(&rows.row(i)[first..first + lanes]);
-            dst[lanes..].fill(0.0);
-        }
-    }
-}
-
 fn check(spec: &AttentionSpec, tables: &BiasTables<'_>, inputs: &Inputs<'_>, cu_seqlens: &[usize], out: &MatMut<'_>) {
     let tokens = inputs.q.rows();
     let shape = |m: &MatRef<'_>| (m.rows(), m.cols());
-    assert!(spec.num_kv_heads > 0 && spec.num_heads.is_multiple_of(spec.num_kv_heads), "heads do not divide into groups");
+    assert!(
+        spec.num_kv_heads > 0 && spec.num_heads.is_multiple_of(spec.num_kv_heads),
+        "heads do not divide into groups"
+    );
     assert_eq!(shape(&inputs.q), (tokens, spec.num_heads * spec.head_dim), "queries");
     assert_eq!(shape(&inputs.k), (tokens, spec.num_kv_heads * spec.head_dim), "keys");
     assert_eq!(shape(&inputs.v), (tokens, spec.num_kv_heads * spec.value_dim), "values");
@@ -300,7 +290,11 @@ fn check(spec: &AttentionSpec, tables: &BiasTables<'_>, inputs: &Inputs<'_>, cu_
         Bias::Disentangled { key_positions, query_positions, rule } => {
             let len = 2 * rule.span as usize * spec.num_heads * spec.head_dim;
             assert_eq!(tables.key_positions.len(), if key_positions.is_some() { len } else { 0 }, "position keys");
-            assert_eq!(tables.query_positions.len(), if query_positions.is_some() { len } else { 0 }, "position queries");
+            assert_eq!(
+                tables.query_positions.len(),
+                if query_positions.is_some() { len } else { 0 },
+                "position queries"
+            );
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Attention as it is written down: all scores of a head of a sequence, their softmax, their product with the values.
 
 use super::bias::HeadBias;
+use super::pack::{WriteRows, copy_scaled, pack_rows, pack_transposed};
 use super::rows::{ScoreTile, WholeRows};
-use super::{Output, Scratch, Setup, Task, pack_rows, pack_transposed};
+use super::{Output, Scratch, Setup, Task};
 use crate::gemm::MatRef;
 use crate::gemm::tile::{Start, Tile};
 
@@ -15,13 +16,11 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &O
     let mut bias = HeadBias::new(setup, task, bias);
 
     let q = q.at_least(len * d);
-    for (dst, i) in q.chunks_exact_mut(d.max(1)).zip(0..len) {
-        dst.iter_mut().zip(head.q.row(i)).for_each(|(dst, x)| *dst = x * spec.scale);
-    }
+    copy_scaled(isa, head.q, spec.scale, q);
     let k = k.at_least(len.next_multiple_of(cols) * d);
     let v = v.at_least(len * width);
-    pack_transposed(head.k, cols, 1.0, k);
-    pack_rows(head.v, cols, v);
+    pack_transposed(isa, head.k, cols, 1.0, k);
+    pack_rows(isa, head.v, cols, v);
     bias.enter_block(setup, head.k);
 
     // A panel more than the keys, so that a row does not start in the set of the first-level cache that its neighbour does.
@@ -61,8 +60,14 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &O
                 Tile::new(Start::Zero, tile.len(), len, a, stride, b, c, width)
             });
         }
-        for (i, o) in tile.zip(o.chunks_exact(width.max(1))) {
-            out.write(task, i, &o[..spec.value_dim], 1.0);
-        }
+        isa.run(WriteRows {
+            sums: o,
+            width,
+            cols: spec.value_dim,
+            to: out.at(task, tile.start, spec.value_dim),
+            stride: out.stride,
+            running: &[],
+            rows: tile.len(),
+        });
     }
 }

@@ -40,12 +40,7 @@ impl Case {
     /// Widths of q, k, v and the result.
     fn widths(&self) -> [usize; 4] {
         let s = &self.spec;
-        [
-            s.num_heads * s.head_dim,
-            s.num_kv_heads * s.head_dim,
-            s.num_kv_heads * s.value_dim,
-            s.num_heads * s.value_dim,
-        ]
+        [s.num_heads * s.head_dim, s.num_kv_heads * s.head_dim, s.num_kv_heads * s.value_dim, s.num_heads * s.value_dim]
     }
 
     /// Runs a kernel on rows `[q | k | v]`.
@@ -84,7 +79,8 @@ impl Case {
                             let mut score = dot(&query, &key);
                             if let Bias::Disentangled { rule, .. } = &s.bias {
                                 let row = rule.row(i as i64 - j as i64);
-                                let table = |t: &[f32], p: usize| f64::from(t[(row * s.num_heads + h) * s.head_dim + p]);
+                                let table =
+                                    |t: &[f32], p: usize| f64::from(t[(row * s.num_heads + h) * s.head_dim + p]);
                                 if !self.key_positions.is_empty() {
                                     score += dot(&query, &|p| table(&self.key_positions, p));
                                 }
@@ -109,7 +105,8 @@ impl Case {
                     let sum: f64 = scores.iter().map(|x| (x - max).exp()).sum();
                     for c in 0..s.value_dim {
                         let value = |j: usize| at(w[0] + j, q + k + g * s.value_dim + c);
-                        let weighted = scores.iter().zip(visible.clone()).map(|(x, j)| (x - max).exp() / sum * value(j));
+                        let weighted =
+                            scores.iter().zip(visible.clone()).map(|(x, j)| (x - max).exp() / sum * value(j));
                         out[(w[0] + i) * o + h * s.value_dim + c] = weighted.sum();
                     }
                 }
@@ -167,7 +164,12 @@ const KERNELS: [AttentionKernel; 2] = [AttentionKernel::Naive, AttentionKernel::
 
 fn offsets(lengths: &[usize]) -> Vec<usize> {
     let mut sum = 0;
-    std::iter::once(0).chain(lengths.iter().map(|len| { sum += len; sum })).collect()
+    std::iter::once(0)
+        .chain(lengths.iter().map(|len| {
+            sum += len;
+            sum
+        }))
+        .collect()
 }
 
 fn qkv(case: &Case, tokens: usize, seed: u64) -> Vec<f32> {

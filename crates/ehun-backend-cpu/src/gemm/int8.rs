@@ -206,10 +206,17 @@ impl Kernel for Quantize<'_> {
         let inverse = if scale > 0.0 && scale.is_finite() { 1.0 / scale } else { 0.0 };
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         let zero = (-low * inverse).round_ties_even();
-        let quantize = |x: f32| ((x * inverse).round_ties_even() + zero).clamp(0.0, 255.0) as i32;
+        // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits: no conversion with its checks.
+        // NaN becomes 0 here; its row has the scale NaN.
+        let quantize = |x: f32| {
+            let y = x * inverse + zero;
+            let y = if y > 0.0 { y } else { 0.0 };
+            let y = if y < 255.0 { y } else { 255.0 };
+            (y + 12_582_912.0).to_bits()
+        };
         if self.wide {
             for (to, x) in self.to.chunks_exact_mut(2).zip(self.row) {
-                to.copy_from_slice(&(quantize(*x) as i16).to_le_bytes());
+                to.copy_from_slice(&(quantize(*x) as u8 as u16).to_le_bytes());
             }
         } else {
             for (to, x) in self.to.iter_mut().zip(self.row) {
@@ -224,13 +231,7 @@ impl Kernel for Quantize<'_> {
 ///
 /// # Panics
 /// When shapes, or the instruction sets of rows and weights, do not agree.
-pub fn gemm_int8(
-    pool: &ThreadPool,
-    a: &QuantizedRows,
-    w: &PackedInt8,
-    epilogue: &Epilogue<'_>,
-    mut out: MatMut<'_>,
-) {
+pub fn gemm_int8(pool: &ThreadPool, a: &QuantizedRows, w: &PackedInt8, epilogue: &Epilogue<'_>, mut out: MatMut<'_>) {
     assert_eq!((a.k, a.isa), (w.k, w.isa), "rows and weights do not fit each other");
     check(epilogue, &out, a.rows, w.n, w.gated);
     if a.rows == 0 || w.n == 0 {

@@ -47,7 +47,8 @@ fn extremes_do_not_saturate() {
     let pool = ThreadPool::new(1);
     let k = 300;
     for isa in isas() {
-        let got = run(isa, &pool, &vec![1.0; k], &PackedInt8::pack(isa, &vec![-1.0; 40 * k], 40, k), &Epilogue::default());
+        let got =
+            run(isa, &pool, &vec![1.0; k], &PackedInt8::pack(isa, &vec![-1.0; 40 * k], 40, k), &Epilogue::default());
         assert!(got.iter().all(|x| (x + k as f32).abs() < 1e-2), "{isa:?}: {}", got[0]);
     }
 }

@@ -61,7 +61,6 @@ pub fn gemm(pool: &ThreadPool, a: MatRef<'_>, w: &PackedWeights, epilogue: &Epil
                 Panels::F16(panels) => block.over_panels(panels, scratch),
                 Panels::Bf16(panels) => block.over_panels(panels, scratch),
             }
-
         });
     });
 }

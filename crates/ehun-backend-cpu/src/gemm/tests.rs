@@ -64,9 +64,10 @@ fn instruction_sets_that_fuse_give_the_same_product() {
     let pool = ThreadPool::new(1);
     let (m, n, k) = (17, 50, 384);
     let (a, w) = (random(m * k, 3), random(n * k, 4));
-    let mut results = isas().into_iter().filter(|isa| *isa != Isa::generic()).map(|isa| {
-        run(&pool, &a, &PackedWeights::pack_f32(isa, &w, n, k, WeightBits::F32), &Epilogue::default())
-    });
+    let mut results = isas()
+        .into_iter()
+        .filter(|isa| *isa != Isa::generic())
+        .map(|isa| run(&pool, &a, &PackedWeights::pack_f32(isa, &w, n, k, WeightBits::F32), &Epilogue::default()));
     let first = results.next().expect("the emulation is always there");
     assert!(results.all(|other| other == first));
 }
@@ -134,7 +135,10 @@ fn the_epilogue_is_scale_bias_activation_residual_in_that_order() {
                         }
                         want += f64::from(residual.row(i)[j]);
                         let error = (f64::from(got[at]) - want).abs();
-                        assert!(error < 1e-5 * (1.0 + want.abs()), "{isa:?} {kind:?} gated {gated} ({i}, {j}): {error}");
+                        assert!(
+                            error < 1e-5 * (1.0 + want.abs()),
+                            "{isa:?} {kind:?} gated {gated} ({i}, {j}): {error}"
+                        );
                         assert_eq!(in_place[i * (n + 3) + j].to_bits(), got[at].to_bits(), "{isa:?} in place");
                     }
                     assert_eq!(in_place[i * (n + 3) + n..(i + 1) * (n + 3)], extra[i * (n + 3) + n..(i + 1) * (n + 3)]);

@@ -11,11 +11,11 @@ pub use elementwise::{
     activation_in_place, add_in_place, add_row_in_place, gate_in_place, multiply_in_place, multiply_row_in_place,
     scale_in_place, softmax_in_place,
 };
+pub(crate) use elementwise::{exp_and_sum, max_of};
 pub use norm::{
     LayerNorm, RmsNorm, add_layer_norm_in_place, add_rms_norm_in_place, l2_normalize_in_place, layer_norm,
     layer_norm_in_place, rms_norm, rms_norm_in_place,
 };
-pub(crate) use elementwise::{exp_and_sum, max_of};
 pub use rotary::{Rotary, rotary_in_place};
 
 #[cfg(test)]

@@ -27,7 +27,9 @@ enum Kind {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum IsaError {
     /// The name is none of the known ones.
-    #[error("unknown instruction set `{0}` (EHUN_CPU): use one of generic, avx2, avx512, avx512vnni, neon, or unset it")]
+    #[error(
+        "unknown instruction set `{0}` (EHUN_CPU): use one of generic, avx2, avx512, avx512vnni, neon, or unset it"
+    )]
     Unknown(String),
     /// The name is known, but this machine does not have it.
     #[error("this machine has no {name} (EHUN_CPU): use one of {available}, or unset it to take the best")]
@@ -69,10 +71,7 @@ impl Isa {
         let mut list = vec![Self::generic()];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c")
-            {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
                 list.push(Self(Kind::Avx2));
                 if is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")

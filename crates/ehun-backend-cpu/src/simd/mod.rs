@@ -17,9 +17,9 @@
 
 pub mod int8;
 mod isa;
-mod portable;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

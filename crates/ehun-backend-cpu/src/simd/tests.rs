@@ -65,13 +65,37 @@ fn definition(name: &str, fused: bool, a: f32, b: f32, c: f32) -> f32 {
         "sub" => a - b,
         "mul" => a * b,
         "div" => a / b,
-        "max" => if a > b { a } else { b },
-        "min" => if a < b { a } else { b },
+        "max" => {
+            if a > b {
+                a
+            } else {
+                b
+            }
+        }
+        "min" => {
+            if a < b {
+                a
+            } else {
+                b
+            }
+        }
         "abs" => a.abs(),
         "copysign" => a.copysign(b),
         "sqrt" => a.sqrt(),
-        "round" => if a.abs() < 4e6 || a.is_nan() { a.round_ties_even() } else { a },
-        "select" => if a < b { c } else { a },
+        "round" => {
+            if a.abs() < 4e6 || a.is_nan() {
+                a.round_ties_even()
+            } else {
+                a
+            }
+        }
+        "select" => {
+            if a < b {
+                c
+            } else {
+                a
+            }
+        }
         "fma" if fused => a.mul_add(b, c),
         "fma" => a * b + c,
         "fnma" if fused => (-a).mul_add(b, c),
