@@ -3,13 +3,14 @@
 
     pip install reportlab pypdf && python3 tools/pdf/make_test_pdfs.py crates/ehun-documents/tests/pdf
 
-Files are the same on every run. The expected texts beside them are rewritten by
+Files are the same on every run (but for the encrypted ones). The expected texts beside them are rewritten by
 `EHUN_UPDATE_GOLDENS=1 cargo test -p ehun-documents --test pdf`; look at the difference before committing it.
 """
 
 import io
 import pathlib
 import sys
+import zlib
 
 import pypdf
 from reportlab.lib.utils import ImageReader
@@ -249,6 +250,11 @@ def stream(data, entries=""):
     return f"<< {entries} /Length {len(data)} >>\nstream\n{data}\nendstream"
 
 
+def deflated(data):
+    packed = zlib.compress(data.encode("latin-1"), 9)
+    return f"<< /Filter /FlateDecode /Length {len(packed)} >>\nstream\n".encode() + packed + b"\nendstream"
+
+
 FONT = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
 PAGE = "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> %s >> >>"
 SHOW = "BT /F 12 Tf 60 700 Td (%s) Tj ET"
@@ -273,7 +279,7 @@ def raw_files(folder):
         inner = f"/XObject << /X {7 + level} 0 R >>" if level < 29 else ""
         bomb.append(stream("/X Do /X Do", f"/Type /XObject /Subtype /Form /BBox [0 0 595 842] /Resources << {inner} >>"))
     write("form-bomb.pdf", bomb)
-    write("deep.pdf", [catalog, pages, PAGE % "", stream("[" * 100_000 + SHOW % "Below a deep array."), FONT])
+    write("deep.pdf", [catalog, pages, PAGE % "", deflated("[" * 100_000 + SHOW % "Below a deep array."), FONT])
     layers = "<< /Type /Catalog /Pages 2 0 R /OCProperties << /OCGs [6 0 R 7 0 R] /D << /OFF [7 0 R] >> >> >>"
     marked = "/OC /On BDC " + SHOW % "In a layer that is on." + " EMC /OC /Off BDC BT /F 12 Tf 60 650 Td (In a layer that is off.) Tj ET EMC"
     write("layers.pdf", [layers, pages, PAGE % "/Properties << /On 6 0 R /Off 7 0 R >>", stream(marked), FONT, "<< /Type /OCG /Name (On) >>", "<< /Type /OCG /Name (Off) >>"])

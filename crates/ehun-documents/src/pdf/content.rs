@@ -12,6 +12,7 @@ use hayro_syntax::content::ops::TypedInstruction as Op;
 use hayro_syntax::object::{Array, Dict, Name, ObjRef, Object, Stream, dict_or_stream};
 use hayro_syntax::page::{Page, Resources};
 
+use super::annotations::{appearance, appearance_transform};
 use super::font::{Fonts, LoadedFont};
 use super::glyph::{Direction, Glyph, PageContent, Rect};
 use super::layers::Layers;
@@ -355,7 +356,7 @@ impl<'a> Reader<'_, 'a> {
         let up = to_page * Point::new(0.0, rise + size * font.em) - start;
         // A negative size turns the text around, baseline and all.
         let along = across * if size < 0.0 { -1.0 } else { 1.0 };
-        let direction = direction_of(along.x, along.y);
+        let direction = Direction::of(along.x, along.y);
         let width = (end - start).hypot();
         // Measured against the direction, a glyph may run backwards.
         let backwards = (end - start).dot(along) < 0.0;
@@ -369,7 +370,7 @@ impl<'a> Reader<'_, 'a> {
         let end = to_page * Point::new(0.0, height);
         let up = to_page * Point::new(0.0, size * font.em) - start;
         // Text runs to the feet of its letters.
-        let direction = match direction_of(-up.x, -up.y) {
+        let direction = match Direction::of(-up.x, -up.y) {
             Direction::Down => Direction::Vertical,
             other => other,
         };
@@ -448,11 +449,7 @@ impl<'a> Reader<'_, 'a> {
 
     fn object_op(&mut self, op: &Op<'_, '_>, resources: &Resources<'a>, states: usize) {
         match op {
-            Op::SaveState(_) => {
-                if self.saved.len() < MAX_STATES {
-                    self.saved.push(self.state.clone());
-                }
-            }
+            Op::SaveState(_) if self.saved.len() < MAX_STATES => self.saved.push(self.state.clone()),
             Op::RestoreState(_) => {
                 if self.saved.len() > states
                     && let Some(state) = self.saved.pop()
@@ -593,39 +590,5 @@ impl<'a> Reader<'_, 'a> {
             self.state = State::new(initial * appearance_transform(&form, rect), bounds);
             self.form(&form, page.resources());
         }
-    }
-}
-
-fn appearance<'a>(annotation: &Dict<'a>) -> Option<Stream<'a>> {
-    match annotation.get::<Dict<'a>>("AP")?.get::<Object<'a>>("N")? {
-        Object::Stream(stream) => Some(stream),
-        Object::Dict(states) => {
-            let state = annotation.get::<Name<'a>>("AS")?;
-            states.get::<Stream<'a>>(state.as_ref())
-        }
-        _ => None,
-    }
-}
-
-/// Where an appearance lies on its page (ISO 32000-1, 12.5.5), for a form whose own matrix is applied later.
-fn appearance_transform(form: &Stream<'_>, rect: [f64; 4]) -> Affine {
-    let bbox = form.dict().get::<[f64; 4]>("BBox").unwrap_or([0.0, 0.0, 1.0, 1.0]);
-    let matrix = Affine::new(form.dict().get::<[f64; 6]>("Matrix").unwrap_or([1.0, 0.0, 0.0, 1.0, 0.0, 0.0]));
-    let sorted = |r: [f64; 4]| hayro_font::kurbo::Rect::from_points((r[0], r[1]), (r[2], r[3]));
-    let (from, to) = (matrix.transform_rect_bbox(sorted(bbox)), sorted(rect));
-    let ratio = |to: f64, from: f64| if from.abs() > 1e-9 { to / from } else { 1.0 };
-    let (sx, sy) = (ratio(to.width(), from.width()), ratio(to.height(), from.height()));
-    Affine::new([sx, 0.0, 0.0, sy, to.x0 - sx * from.x0, to.y0 - sy * from.y0])
-}
-
-/// The direction of a vector, y downwards; within three degrees of an axis it is the axis.
-fn direction_of(x: f64, y: f64) -> Direction {
-    let degrees = y.atan2(x).to_degrees().round() as i16;
-    match degrees.rem_euclid(360) {
-        0..=3 | 357..=359 => Direction::Right,
-        87..=93 => Direction::Down,
-        177..=183 => Direction::Left,
-        267..=273 => Direction::Up,
-        other => Direction::Oblique(other),
     }
 }

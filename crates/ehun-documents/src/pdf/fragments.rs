@@ -209,7 +209,8 @@ fn belong_together(a: &Run, b: &Run) -> bool {
 fn fragment(content: &PageContent, run: Run) -> Fragment {
     let mut glyphs = run.glyphs;
     let text_of = |placed: &Placed| content.glyph_text(&content.glyphs[placed.index]);
-    sort_by_place(&mut glyphs, |placed| text_of(placed).chars().all(is_combining_mark));
+    let is_mark = |placed: &Placed| text_of(placed).chars().all(is_combining_mark);
+    sort_by_place(&mut glyphs, is_mark);
     let is_letter = |placed: &Placed| text_of(placed).chars().all(char::is_alphanumeric);
     let threshold = space_threshold(&glyphs, run.size, is_letter);
     let mut visual = String::new();
@@ -222,9 +223,7 @@ fn fragment(content: &PageContent, run: Run) -> Fragment {
             let forwards = last.index < glyph.index;
             let explicit =
                 if forwards { last.space_after && glyph.space_before } else { last.space_before && glyph.space_after };
-            if (gap > threshold || (explicit && gap > -0.2 * run.size))
-                && !text_of(glyph).chars().all(is_combining_mark)
-            {
+            if (gap > threshold || (explicit && gap > -0.2 * run.size)) && !is_mark(glyph) {
                 visual.push(' ');
             }
         }
@@ -232,7 +231,9 @@ fn fragment(content: &PageContent, run: Run) -> Fragment {
             raised_start += text_of(glyph).len();
         }
         push_normal(&mut visual, text_of(glyph));
-        previous = Some(glyph);
+        if !is_mark(glyph) {
+            previous = Some(glyph);
+        }
     }
     let count = glyphs.len().max(1);
     let of = |f: fn(&Glyph) -> bool| glyphs.iter().filter(|placed| f(&content.glyphs[placed.index])).count();
@@ -248,21 +249,30 @@ fn fragment(content: &PageContent, run: Run) -> Fragment {
     }
 }
 
-/// From left to right; a mark stays behind the character that it was drawn with.
+/// From left to right; a mark comes behind the letter that it stands above.
 fn sort_by_place(glyphs: &mut Vec<Placed>, is_mark: impl Fn(&Placed) -> bool) {
-    if glyphs.is_sorted_by(|a, b| a.u <= b.u) {
-        return;
+    let (marks, mut letters): (Vec<Placed>, Vec<Placed>) = glyphs.iter().partition(|glyph| is_mark(glyph));
+    if !letters.is_sorted_by(|a, b| a.u <= b.u) {
+        letters.sort_by(|a, b| a.u.total_cmp(&b.u));
     }
-    let mut clusters: Vec<Vec<Placed>> = Vec::new();
-    glyphs.sort_by_key(|glyph| glyph.index);
-    for glyph in glyphs.drain(..) {
-        match clusters.last_mut() {
-            Some(cluster) if is_mark(&glyph) => cluster.push(glyph),
-            _ => clusters.push(vec![glyph]),
+    let middle = |glyph: &Placed| glyph.u + glyph.width / 2.0;
+    let mut above: Vec<Vec<Placed>> = vec![Vec::new(); letters.len()];
+    for mark in marks {
+        let nearest = (0..letters.len()).min_by(|a, b| {
+            let distance = |n: usize| (middle(&letters[n]) - middle(&mark)).abs();
+            distance(*a).total_cmp(&distance(*b))
+        });
+        match nearest {
+            Some(letter) => above[letter].push(mark),
+            // Marks alone stay as they are.
+            None => return,
         }
     }
-    clusters.sort_by(|a, b| a[0].u.total_cmp(&b[0].u));
-    glyphs.extend(clusters.into_iter().flatten());
+    glyphs.clear();
+    for (letter, marks) in letters.into_iter().zip(above) {
+        glyphs.push(letter);
+        glyphs.extend(marks);
+    }
 }
 
 /// In text that is set wide every gap is large; a space is larger still.

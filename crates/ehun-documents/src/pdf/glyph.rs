@@ -82,6 +82,18 @@ pub(super) enum Direction {
 }
 
 impl Direction {
+    /// The direction of a vector, y downwards; within three degrees of an axis it is the axis.
+    pub fn of(x: f64, y: f64) -> Self {
+        let degrees = y.atan2(x).to_degrees().round() as i16;
+        match degrees.rem_euclid(360) {
+            0..=3 | 357..=359 => Direction::Right,
+            87..=93 => Direction::Down,
+            177..=183 => Direction::Left,
+            267..=273 => Direction::Up,
+            other => Direction::Oblique(other),
+        }
+    }
+
     /// The angle of the baseline in radians, clockwise.
     pub fn angle(self) -> f32 {
         let degrees = match self {

@@ -12,6 +12,7 @@
 //! kept in blocks of their own. Invisible text over a scan is the exception: where a page shows hardly any other text,
 //! it is taken as the page's text, and the document carries a warning and the extra entry `ocr_layer_pages`.
 
+mod annotations;
 mod bidi;
 mod columns;
 mod content;

@@ -295,9 +295,9 @@ fn column_drafts(
     };
     for part in split_tables(lines) {
         match part {
-            Part::Table { rect, rows } => {
+            Part::Table { rect, rows, header_rows } => {
                 let rows = rows.into_iter().map(|row| row.into_iter().map(CellText::from).collect()).collect();
-                out.push(draft(&rect, DraftContent::Table { rows, header_rows: 1 }, area));
+                out.push(draft(&rect, DraftContent::Table { rows, header_rows }, area));
             }
             Part::Lines(lines) => {
                 for lines in paragraphs(lines) {

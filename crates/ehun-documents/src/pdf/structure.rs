@@ -164,7 +164,8 @@ pub(super) fn write(
     for block in finished {
         match block.rows {
             Some((rows, header_rows)) => builder.push_table(rows, header_rows, block.place)?,
-            None => builder.push_at(block.kind, &block.text, block.place)?,
+            // A soft hyphen that is left stands inside a line, where it shows nothing.
+            None => builder.push_at(block.kind, &block.text.replace('\u{ad}', ""), block.place)?,
         };
     }
     Ok(())

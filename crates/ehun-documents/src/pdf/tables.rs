@@ -12,7 +12,7 @@ const CELL_GAP: f32 = 1.0;
 #[derive(Debug)]
 pub(super) enum Part {
     Lines(Vec<Line>),
-    Table { rect: Rect, rows: Vec<Vec<String>> },
+    Table { rect: Rect, rows: Vec<Vec<String>>, header_rows: usize },
 }
 
 /// Takes tables out of a column's lines.
@@ -125,7 +125,16 @@ fn table_at(lines: &[Line]) -> Option<(usize, Part)> {
     let taken = &lines[..rows.len()];
     let rect = bounds(taken.iter().map(|line| &line.rect))?;
     let rows = join_rows(&columns, rows, taken);
-    Some((taken.len(), Part::Table { rect, rows }))
+    let header_rows = usize::from(has_header(&rows, taken));
+    Some((taken.len(), Part::Table { rect, rows, header_rows }))
+}
+
+/// A first row that is set bold above others that are not, or that has no numbers above others that have.
+fn has_header(rows: &[Vec<String>], lines: &[Line]) -> bool {
+    let numbers = |row: &Vec<String>| row.iter().any(|cell| cell.contains(|c: char| c.is_ascii_digit()));
+    let bold = lines[0].bold && !lines[lines.len() - 1].bold;
+    let below = rows.iter().skip(1).filter(|row| numbers(row)).count();
+    bold || (rows.len() > 1 && !numbers(&rows[0]) && below * 2 > rows.len() - 1)
 }
 
 /// Lines whose first cell is empty go on with the row above, if they stand close below it.
