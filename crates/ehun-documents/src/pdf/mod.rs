@@ -2,11 +2,11 @@
 //!
 //! A file passes through these stages:
 //!
-//! 1. [`content`] interprets each page's operators: glyphs with place, size and style, rules, pictures;
-//! 2. [`fragments`] joins glyphs into pieces of lines, in the frame of their direction;
-//! 3. [`furniture`] compares the edges of all pages and finds running headers and footers;
-//! 4. [`columns`] cuts each page into columns, [`grid`] and [`tables`] find tables, [`paragraphs`] paragraphs;
-//! 5. [`structure`] judges by the whole document what each block is, and writes it.
+//! 1. `content` interprets each page's operators: glyphs with place, size and style, rules, pictures;
+//! 2. `fragments` joins glyphs into pieces of lines, in the frame of their direction;
+//! 3. `furniture` compares the edges of all pages and finds running headers and footers;
+//! 4. `columns` cuts each page into columns, `grid` and `tables` find tables, `paragraphs` paragraphs;
+//! 5. `structure` judges by the whole document what each block is, and writes it.
 //!
 //! What a reader does not see (render mode 3, the colour of the ground, off the page, tiny, in a layer that is off) is
 //! kept in blocks of their own. Invisible text over a scan is the exception: where a page shows hardly any other text,
