@@ -22,6 +22,7 @@ pub mod attention;
 mod backend;
 mod exec;
 pub mod gemm;
+mod plugin;
 pub mod pool;
 pub mod rows;
 pub mod simd;

@@ -12,6 +12,7 @@ use ehun_graph::{AttentionSpec, Bias, RaggedBatch, ValueId};
 use super::program::ConstantRows;
 use crate::attention::{AttentionKernel as Kernel, BiasTables, Choice, Inputs, attention};
 use crate::gemm::{MatMut, MatRef};
+use crate::plugin::Plugin;
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 
@@ -32,15 +33,13 @@ impl BiasRows {
         match &spec.bias {
             Bias::None | Bias::Alibi { .. } => Self::default(),
             Bias::Bucketed { table, .. } => Self { buckets: rows(Some(*table)), ..Self::default() },
-            Bias::Disentangled { key_positions, query_positions, .. } => Self {
-                key_positions: rows(*key_positions),
-                query_positions: rows(*query_positions),
-                ..Self::default()
-            },
+            Bias::Disentangled { key_positions, query_positions, .. } => {
+                Self { key_positions: rows(*key_positions), query_positions: rows(*query_positions), ..Self::default() }
+            }
         }
     }
 
-    fn tables(&self) -> BiasTables<'_> {
+    pub(crate) fn tables(&self) -> BiasTables<'_> {
         BiasTables {
             buckets: &self.buckets,
             key_positions: &self.key_positions,
@@ -183,14 +182,7 @@ pub(crate) fn choose(isa: Isa, asked: &Attention) -> Result<Arc<dyn AttentionKer
             };
             Choice::Fixed(kernel)
         }
-        Attention::File(path) => {
-            let reason = format!(
-                "attention from `{}`: this version loads no plug-ins; there are auto, {}",
-                path.display(),
-                kernel_names().join(", ")
-            );
-            return Err(Refusal::new("options", reason));
-        }
+        Attention::File(path) => return Ok(Arc::new(Plugin::open(path)?)),
     };
     Ok(Arc::new(Native { isa, choice }))
 }
@@ -208,10 +200,10 @@ mod tests {
     #[test]
     fn what_is_not_there_is_refused_with_what_is() {
         let isa = Isa::best();
-        for asked in ["flash3", "./libattention.so"] {
+        for (asked, why) in [("flash3", "naive, flash"), ("./no-such-attention.so", "No such file")] {
             let asked: Attention = asked.parse().unwrap();
             let refusal = choose(isa, &asked).err().map(|refusal| refusal.to_string()).unwrap_or_default();
-            assert!(refusal.contains(&asked.to_string()) && refusal.contains("naive, flash"), "{refusal}");
+            assert!(refusal.contains(&asked.to_string()) && refusal.contains(why), "{refusal}");
         }
     }
 

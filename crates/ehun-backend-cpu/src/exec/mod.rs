@@ -31,6 +31,6 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attention::{AttentionKernel, choose, kernel_names};
+pub(crate) use attention::{AttentionKernel, Call, choose, kernel_names};
 pub(crate) use executable::{Compile, CpuExecutable, Fusion, batch_steps};
 pub(crate) use schedule::schedule;

@@ -25,7 +25,7 @@ impl Numerics {
     pub fn operand(self) -> f64 {
         match self.precision {
             Precision::F32 | Precision::Int8 => 0.0,
-            Precision::Bf16 => 2f64.powi(-9),
+            Precision::Bf16 => 2f64.powi(-8),
             Precision::F16 => 2f64.powi(-11),
         }
     }
@@ -42,7 +42,7 @@ impl Numerics {
     /// attention has none, and may use 16 bits.
     pub fn attention_operand(self) -> f64 {
         match self.precision {
-            Precision::Int8 => 2f64.powi(-9),
+            Precision::Int8 => 2f64.powi(-8),
             _ => self.operand(),
         }
     }
