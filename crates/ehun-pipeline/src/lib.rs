@@ -1,1 +1,28 @@
 //! The batch job: sources, journal, sinks; and search over what it wrote.
+//!
+//! [`process`] reads files and folders and writes two tables, documents and chunks with vectors. It can be stopped or killed
+//! at any moment and goes on where it was. [`search`] ranks the chunks of such tables.
+
+mod counter;
+mod error;
+mod export;
+mod gate;
+mod job;
+mod journal;
+mod merge;
+mod parse;
+mod rows;
+mod run;
+mod search;
+mod source;
+mod store;
+mod table;
+
+pub use counter::ModelCounter;
+pub use error::JobError;
+pub use export::Format;
+pub use job::{Event, Failure, JobOptions, LISTED_FAILURES, Listener, Output, PartSize, Report};
+pub use rows::Producer;
+pub use run::{Tools, process};
+pub use search::{Hit, chunk_tables, search};
+pub use store::Shard;

@@ -1,0 +1,118 @@
+//! Tables in other forms: JSON Lines and Arrow IPC.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use arrow_array::{
+    Array, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::JobError;
+use crate::table::read_table;
+
+/// The form of the output tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Apache Parquet.
+    #[default]
+    Parquet,
+    /// One JSON object a line.
+    Jsonl,
+    /// Arrow IPC file (Feather version 2).
+    Arrow,
+}
+
+impl Format {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        self.extension()
+    }
+
+    /// The extension of its files.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::Jsonl => "jsonl",
+            Self::Arrow => "arrow",
+        }
+    }
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = [Self::Parquet, Self::Jsonl, Self::Arrow];
+        let found = all.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| format!("`{name}` is no output format; there are parquet, jsonl and arrow"))
+    }
+}
+
+/// Writes the Parquet table `from` to `to` in another form and makes it durable.
+pub(crate) fn export(from: &Path, to: &Path, format: Format) -> Result<(), JobError> {
+    let batches = read_table(from, None, 1024)?;
+    let schema = batches.schema();
+    let file = File::create(to).map_err(JobError::io(to, "create"))?;
+    let mut buffer = BufWriter::new(file);
+    match format {
+        Format::Arrow => {
+            let mut writer =
+                arrow_ipc::writer::FileWriter::try_new(&mut buffer, &schema).map_err(JobError::file(to))?;
+            for batch in batches {
+                writer.write(&batch?).map_err(JobError::file(to))?;
+            }
+            writer.finish().map_err(JobError::file(to))?;
+        }
+        Format::Jsonl | Format::Parquet => {
+            for batch in batches {
+                write_lines(&batch?, &mut buffer).map_err(JobError::io(to, "write"))?;
+            }
+        }
+    }
+    buffer.flush().map_err(JobError::io(to, "write"))?;
+    buffer.get_ref().sync_all().map_err(JobError::io(to, "synchronise"))
+}
+
+/// Writes each row as a JSON object.
+pub(crate) fn write_lines(batch: &RecordBatch, to: &mut dyn Write) -> std::io::Result<()> {
+    let schema = batch.schema();
+    for row in 0..batch.num_rows() {
+        let mut object = Map::new();
+        for (field, column) in schema.fields().iter().zip(batch.columns()) {
+            object.insert(field.name().clone(), value(column.as_ref(), row));
+        }
+        serde_json::to_writer(&mut *to, &Value::Object(object))?;
+        to.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// A value of one of the column types of the two tables; anything else would be null.
+fn value(column: &dyn Array, row: usize) -> Value {
+    if column.is_null(row) {
+        return Value::Null;
+    }
+    let any = column.as_any();
+    if let Some(texts) = any.downcast_ref::<StringArray>() {
+        return texts.value(row).into();
+    }
+    if let Some(numbers) = any.downcast_ref::<UInt32Array>() {
+        return numbers.value(row).into();
+    }
+    if let Some(numbers) = any.downcast_ref::<UInt64Array>() {
+        return numbers.value(row).into();
+    }
+    if let Some(numbers) = any.downcast_ref::<Float32Array>() {
+        return serde_json::to_value(numbers.value(row)).unwrap_or_default();
+    }
+    let items = match (any.downcast_ref::<ListArray>(), any.downcast_ref::<FixedSizeListArray>()) {
+        (Some(list), _) => list.value(row),
+        (_, Some(list)) => list.value(row),
+        _ => return Value::Null,
+    };
+    (0..items.len()).map(|i| value(items.as_ref(), i)).collect()
+}

@@ -1,0 +1,475 @@
+//! The job: sources are found, parsed, cut, embedded and written, each on its own threads, in one order.
+//!
+//! ```text
+//! walk and hash -> parse and cut (several threads) -> put in order, hand to the engine -> wait for vectors, write
+//! ```
+//!
+//! What is between the first step and the last is bounded in sources, bytes and chunks, so memory does not grow with the
+//! job; only the index of what has been processed does, by about 50 bytes for a source.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Instant;
+
+use ehun_documents::{ParseOptions, TokenCounter, WorkerPool};
+use ehun_engine::{EngineError, Input, ItemOptions, Pending, Request, Service, Truncation, tasks};
+
+use crate::error::JobError;
+use crate::export::write_lines;
+use crate::gate::Gate;
+use crate::job::{Event, Failure, JobOptions, LISTED_FAILURES, Listener, Output, Report};
+use crate::parse::{Parsed, Parser, fingerprint, hash_file};
+use crate::rows::{ChunkRow, DocumentRow, Embedded, Producer, chunk_batch, document_batch};
+use crate::source::{SourceFile, Walk, key, truncated};
+use crate::store::{Index, Part, Store};
+
+/// Chunks that are handed to the engine at once.
+const GROUP: usize = 32;
+/// Groups that may wait for the writer.
+const GROUPS_AHEAD: usize = 16;
+/// Bytes of sources that are being processed.
+const BYTES_AHEAD: u64 = 256 << 20;
+
+struct Task {
+    number: u64,
+    file: SourceFile,
+    hash: blake3::Hash,
+    bytes: u64,
+}
+
+/// From the parsing threads, for one source.
+enum Piece {
+    Document(Box<Parsed>),
+    End { name: String, bytes: u64 },
+    Stop(JobError),
+}
+
+/// To the writer.
+enum Step {
+    Document(Box<DocumentRow>),
+    Chunks(Vec<ChunkRow>, Pending),
+    DocumentEnd,
+    SourceEnd { name: String, bytes: u64 },
+    Stop(JobError),
+}
+
+/// What a job works with.
+pub struct Tools<'a> {
+    /// Makes the vectors.
+    pub service: &'a Service,
+    /// What the vectors come from.
+    pub producer: &'a Producer,
+    /// Counts tokens as the model does.
+    pub counter: &'a (dyn TokenCounter + Sync),
+    /// Parses.
+    pub pool: &'a WorkerPool,
+    /// Hears what happens.
+    pub listener: &'a dyn Listener,
+    /// Set to stop the job: what is being processed is finished, and what is done is kept.
+    pub stop: &'a AtomicBool,
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// Whatever stops the whole job; what was done until then is kept. A document that fails is in the [`Report`] and in the
+/// output, and stops nothing.
+pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobError> {
+    let start = Instant::now();
+    let settings = settings_hash(tools.producer, options);
+    let skip = match &options.output {
+        Output::Folder(folder) => folder.as_path(),
+        Output::Stdout => Path::new(""),
+    };
+    // A mistake in the inputs is found before anything is written.
+    let walk = Walk::new(&options.inputs, skip)?;
+    let counting = Walk::new(&options.inputs, skip)?;
+    let mut sink = match &options.output {
+        Output::Folder(folder) => {
+            let store = Store::open(folder, options.shard, options.format, tools.producer)?;
+            Sink::Store { store: Box::new(store), part: None }
+        }
+        Output::Stdout => Sink::Stdout(tools.producer.clone()),
+    };
+    let mut index = match &sink {
+        Sink::Store { store, .. } => store.index()?,
+        Sink::Stdout(_) => Index::new(),
+    };
+    let mut report = Report::default();
+    let gate = Gate::new(options.workers * 4 + 8, BYTES_AHEAD);
+    let parser = Parser {
+        pool: tools.pool,
+        options: ParseOptions {
+            file_name: None,
+            text_field: options.text_field.clone(),
+            limits: options.limits.clone(),
+        },
+        chunk: options.chunk.clone(),
+        counter: tools.counter,
+        settings,
+    };
+
+    std::thread::scope(|scope| {
+        let (tasks_out, tasks_in) = mpsc::sync_channel::<Task>(options.workers);
+        let (pieces_out, pieces_in) = mpsc::sync_channel::<(u64, Piece)>(options.workers * 2);
+        let (steps_out, steps_in) = mpsc::sync_channel::<Step>(GROUPS_AHEAD);
+        let tasks_in = Arc::new(Mutex::new(tasks_in));
+        let (gate, parser, index) = (&gate, &parser, &mut index);
+
+        scope.spawn(move || count(counting, options, tools));
+        let walker = scope.spawn(move || walk_all(walk, options, tools, &settings, index, gate, &tasks_out));
+        for _ in 0..options.workers.max(1) {
+            let (tasks_in, pieces_out) = (Arc::clone(&tasks_in), pieces_out.clone());
+            scope.spawn(move || parse_all(parser, &tasks_in, &pieces_out));
+        }
+        drop(pieces_out);
+        drop(tasks_in);
+        scope.spawn(move || hand_on(tools, options, pieces_in, &steps_out));
+
+        let written = write_all(&mut sink, tools, options, gate, &steps_in, &mut report);
+        // Whoever still waits to hand something on is let go.
+        gate.close();
+        drop(steps_in);
+        let skipped = walker.join().unwrap_or_default();
+        report.unchanged = skipped.unchanged;
+        report.failed_before = skipped.failed_before;
+        written
+    })?;
+
+    report.interrupted = tools.stop.load(Ordering::SeqCst);
+    if let Sink::Store { mut store, .. } = sink {
+        report.tables = store.final_tables();
+        let gone = options.prune && index.values().any(|known| !known.seen);
+        if !report.interrupted && (store.has_parts() || gone || !store.has_tables()) {
+            tools.listener.event(&Event::Publishing);
+            let pruned = std::cell::Cell::new(0);
+            let is_gone = |source: &str| {
+                let unseen = index.get(&key(source)).is_some_and(|known| !known.seen);
+                let gone = options.prune && unseen && !Path::new(source).exists();
+                pruned.set(pruned.get() + u64::from(gone));
+                gone
+            };
+            report.rows = Some(store.publish(&is_gone)?);
+            report.pruned = pruned.get();
+        }
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn settings_hash(producer: &Producer, options: &JobOptions) -> blake3::Hash {
+    let settings = (
+        env!("CARGO_PKG_VERSION"),
+        &producer.weights_hash,
+        (&options.chunk, &options.text_field, &options.prompt),
+        &options.identity,
+    );
+    blake3::hash(serde_json::to_string(&settings).unwrap_or_default().as_bytes())
+}
+
+fn takes(options: &JobOptions, name: &str) -> bool {
+    options.shard.is_none_or(|shard| shard.takes(name))
+}
+
+fn count(walk: Walk, options: &JobOptions, tools: &Tools<'_>) {
+    let mut sources = 0;
+    for file in walk {
+        if tools.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        sources += u64::from(takes(options, &file.name));
+    }
+    tools.listener.event(&Event::Counted { sources });
+}
+
+#[derive(Default)]
+struct Skipped {
+    unchanged: u64,
+    failed_before: u64,
+}
+
+fn walk_all(
+    walk: Walk,
+    options: &JobOptions,
+    tools: &Tools<'_>,
+    settings: &blake3::Hash,
+    index: &mut Index,
+    gate: &Gate,
+    tasks: &mpsc::SyncSender<Task>,
+) -> Skipped {
+    let mut skipped = Skipped::default();
+    let mut number = 0;
+    for mut file in walk.filter(|file| takes(options, &file.name)) {
+        if tools.stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let hashed = match file.error.take() {
+            Some(error) => Err(error),
+            None => hash_file(&file),
+        };
+        let (hash, bytes) = hashed.unwrap_or_else(|error| {
+            file.error = Some(error);
+            (blake3::hash(b"not readable"), 0)
+        });
+        if let Some(known) = index.get_mut(&key(&file.name)) {
+            known.seen = true;
+            let unchanged = known.fingerprint == truncated(&fingerprint(&hash, settings));
+            if unchanged && !(known.failed && options.retry_failed) {
+                skipped.unchanged += 1;
+                skipped.failed_before += u64::from(known.failed);
+                tools.listener.event(&Event::Skipped);
+                continue;
+            }
+        }
+        if !gate.enter(bytes) || tasks.send(Task { number, file, hash, bytes }).is_err() {
+            break;
+        }
+        number += 1;
+    }
+    skipped
+}
+
+fn parse_all(parser: &Parser<'_>, tasks: &Mutex<mpsc::Receiver<Task>>, pieces: &mpsc::SyncSender<(u64, Piece)>) {
+    loop {
+        let next = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(Task { number, file, hash, bytes }) = next else { return };
+        let mut give = |parsed| pieces.send((number, Piece::Document(Box::new(parsed)))).is_ok();
+        let end = match parser.source(&file, hash, &mut give) {
+            Ok(()) => Piece::End { name: file.name, bytes },
+            Err(error) => Piece::Stop(error),
+        };
+        if pieces.send((number, end)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Puts the pieces in the order of their sources, hands chunks to the engine, and everything to the writer.
+fn hand_on(
+    tools: &Tools<'_>,
+    options: &JobOptions,
+    pieces: mpsc::Receiver<(u64, Piece)>,
+    steps: &mpsc::SyncSender<Step>,
+) {
+    let mut early: BTreeMap<u64, VecDeque<Piece>> = BTreeMap::new();
+    let mut current = 0;
+    for (number, piece) in pieces {
+        early.entry(number).or_default().push_back(piece);
+        while let Some(piece) = early.get_mut(&current).and_then(VecDeque::pop_front) {
+            let sent = match piece {
+                Piece::Document(parsed) => hand_on_document(tools, options, *parsed, steps),
+                Piece::End { name, bytes } => {
+                    early.remove(&current);
+                    current += 1;
+                    steps.send(Step::SourceEnd { name, bytes }).is_ok()
+                }
+                Piece::Stop(error) => {
+                    // If it cannot be sent, the writer has stopped already.
+                    let _ = steps.send(Step::Stop(error));
+                    false
+                }
+            };
+            if !sent {
+                return;
+            }
+        }
+    }
+}
+
+fn hand_on_document(tools: &Tools<'_>, options: &JobOptions, parsed: Parsed, steps: &mpsc::SyncSender<Step>) -> bool {
+    if steps.send(Step::Document(Box::new(parsed.row))).is_err() {
+        return false;
+    }
+    let item_options = ItemOptions { truncation: Truncation::Refuse, prompt: options.prompt.as_deref().map(Arc::from) };
+    let mut chunks = parsed.chunks.into_iter().peekable();
+    while chunks.peek().is_some() {
+        let group: Vec<ChunkRow> = chunks.by_ref().take(GROUP).collect();
+        let inputs = group.iter().map(|chunk| Input::Text(Arc::clone(&chunk.text))).collect();
+        let request = Request { inputs, options: item_options.clone(), deadline: None };
+        let step = match tools.service.request_when_room(request) {
+            Ok(pending) => Step::Chunks(group, pending),
+            Err(error) => Step::Stop(JobError::Engine(error)),
+        };
+        if steps.send(step).is_err() {
+            return false;
+        }
+    }
+    steps.send(Step::DocumentEnd).is_ok()
+}
+
+enum Sink {
+    Store { store: Box<Store>, part: Option<Part> },
+    Stdout(Producer),
+}
+
+impl Sink {
+    fn part(&mut self) -> Result<Option<&mut Part>, JobError> {
+        match self {
+            Self::Stdout(_) => Ok(None),
+            Self::Store { store, part } => {
+                if part.is_none() {
+                    *part = Some(store.begin()?);
+                }
+                Ok(part.as_mut())
+            }
+        }
+    }
+
+    fn chunks(&mut self, rows: &[ChunkRow]) -> Result<(), JobError> {
+        if let Self::Stdout(producer) = self {
+            let batch = chunk_batch(rows, producer).map_err(JobError::file("chunks"))?;
+            return print("chunks", &batch);
+        }
+        self.part()?.map_or(Ok(()), |part| part.add_chunks(rows))
+    }
+
+    fn document(&mut self, row: DocumentRow) -> Result<(), JobError> {
+        if let Self::Stdout(_) = self {
+            return print("documents", &document_batch(&[row]).map_err(JobError::file("documents"))?);
+        }
+        self.part()?.map_or(Ok(()), |part| part.add_document(row))
+    }
+
+    /// A source is complete: the part may be closed.
+    fn source_end(&mut self, options: &JobOptions) -> Result<(), JobError> {
+        let Self::Store { part: Some(part), .. } = self else { return Ok(()) };
+        let (documents, chunks, seconds) = part.size();
+        let most = options.parts;
+        if documents >= most.documents || chunks >= most.chunks || seconds >= most.seconds {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), JobError> {
+        if let Self::Store { store, part } = self
+            && let Some(part) = part.take()
+        {
+            store.commit(part)?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows as JSON Lines on standard output, each with the name of its table.
+fn print(table: &str, batch: &arrow_array::RecordBatch) -> Result<(), JobError> {
+    let mut lines = Vec::new();
+    let stdout = || JobError::io("standard output", "write");
+    write_lines(batch, &mut lines).map_err(stdout())?;
+    let mut out = std::io::stdout().lock();
+    for line in lines.split_inclusive(|&byte| byte == b'\n') {
+        // An object is never empty, so what follows its first brace is a member.
+        write!(out, "{{\"table\":\"{table}\",").and_then(|()| out.write_all(&line[1..])).map_err(stdout())?;
+    }
+    out.flush().map_err(stdout())
+}
+
+/// Writes what comes. If the job stops between two sources, what was written is made durable all the same.
+fn write_all(
+    sink: &mut Sink,
+    tools: &Tools<'_>,
+    options: &JobOptions,
+    gate: &Gate,
+    steps: &mpsc::Receiver<Step>,
+    report: &mut Report,
+) -> Result<(), JobError> {
+    let mut is_between = true;
+    let written = write_steps(sink, tools, options, gate, steps, report, &mut is_between);
+    if is_between {
+        sink.commit()?;
+    }
+    written
+}
+
+fn write_steps(
+    sink: &mut Sink,
+    tools: &Tools<'_>,
+    options: &JobOptions,
+    gate: &Gate,
+    steps: &mpsc::Receiver<Step>,
+    report: &mut Report,
+    is_between: &mut bool,
+) -> Result<(), JobError> {
+    let mut open: Option<Box<DocumentRow>> = None;
+    let (mut documents, mut chunks, mut tokens) = (0, 0, 0);
+    for step in steps {
+        match step {
+            Step::Document(row) => open = Some(row),
+            Step::Chunks(mut rows, pending) => {
+                let error = fill(&mut rows, pending)?;
+                *is_between = false;
+                sink.chunks(&rows)?;
+                if let Some(row) = &mut open {
+                    row.chunks += rows.len() as u32;
+                    row.tokens += rows.iter().map(|row| u64::from(row.token_count)).sum::<u64>();
+                    row.error = row.error.take().or(error);
+                }
+            }
+            Step::DocumentEnd => {
+                let Some(row) = open.take() else { continue };
+                documents += 1;
+                chunks += u64::from(row.chunks);
+                tokens += row.tokens;
+                note_failure(&row, tools, report);
+                *is_between = false;
+                sink.document(*row)?;
+            }
+            Step::SourceEnd { name, bytes } => {
+                *is_between = true;
+                sink.source_end(options)?;
+                gate.leave(bytes);
+                tools.listener.event(&Event::Source { path: &name, documents, chunks, tokens });
+                report.sources += 1;
+                report.documents += u64::from(documents);
+                report.chunks += chunks;
+                report.tokens += tokens;
+                (documents, chunks, tokens) = (0, 0, 0);
+            }
+            Step::Stop(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn note_failure(row: &DocumentRow, tools: &Tools<'_>, report: &mut Report) {
+    let Some((code, message)) = &row.error else { return };
+    tools.listener.event(&Event::Failed { path: &row.path, code, message });
+    report.failed += 1;
+    if report.failures.len() < LISTED_FAILURES {
+        let (path, code, message) = (row.path.clone(), code.clone(), message.clone());
+        report.failures.push(Failure { path, code, message });
+    }
+}
+
+/// Puts the vectors into the rows. The first error of a chunk, which is its document's; an error of the whole job where no
+/// backend answers.
+fn fill(rows: &mut [ChunkRow], pending: Pending) -> Result<Option<(String, String)>, JobError> {
+    let mut first = None;
+    for (row, item) in rows.iter_mut().zip(pending.wait().items) {
+        let embedded = item.and_then(|answer| {
+            let (report, attention) = (Arc::clone(&answer.output.report), Arc::clone(&answer.output.attention));
+            let vector = tasks::row(answer)?;
+            Ok(Embedded {
+                vector,
+                backend: report.backend.clone(),
+                device: report.device.clone(),
+                precision: report.precision.name().to_owned(),
+                attention,
+            })
+        });
+        match embedded {
+            Ok(embedded) => row.embedded = Some(embedded),
+            Err(error @ (EngineError::Unavailable(_) | EngineError::ShuttingDown)) => {
+                return Err(JobError::Engine(error));
+            }
+            Err(error) => {
+                let code = format!("embedding_{}", error.code());
+                first.get_or_insert((code, format!("chunk {}: {error}", row.chunk)));
+            }
+        }
+    }
+    Ok(first)
+}

@@ -1,0 +1,45 @@
+//! `ehun backends`: what this machine can run on.
+
+use clap::Args;
+
+use crate::error::CommandResult;
+use crate::error::Outcome;
+use crate::output::{json_line, line};
+use crate::session::registry;
+
+/// Flags of `ehun backends`.
+#[derive(Debug, Args)]
+pub struct Backends {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Also instruction sets and what was not run here
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+impl Backends {
+    /// Lists them.
+    pub fn run(self) -> CommandResult {
+        for status in registry().status() {
+            if self.json {
+                json_line(&status)?;
+                continue;
+            }
+            let Some(info) = &status.info else {
+                line(&format!("{:10} not available: {}", status.name, status.unavailable.unwrap_or_default()))?;
+                continue;
+            };
+            let precisions: Vec<&str> = info.precisions.iter().map(|precision| precision.name()).collect();
+            line(&format!("{:10} {} (version {})", status.name, info.device, info.version))?;
+            line(&format!("{:10} precision {}", "", precisions.join(", ")))?;
+            line(&format!("{:10} attention {}", "", info.attention_kernels.join(", ")))?;
+            if self.verbose {
+                for note in &info.notes {
+                    line(&format!("{:10} {note}", ""))?;
+                }
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}

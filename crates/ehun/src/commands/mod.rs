@@ -1,0 +1,12 @@
+//! One file for each command.
+
+pub mod backends;
+pub mod classify;
+pub mod conform;
+pub mod embed;
+pub mod explain;
+pub mod process;
+pub mod rerank;
+pub mod search;
+pub mod sparse;
+pub mod tag;

@@ -1,0 +1,87 @@
+//! What a command ends with.
+
+use std::process::ExitCode;
+
+/// How a command ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is done.
+    Done,
+    /// Done, but some items or documents failed; they have been listed.
+    SomeFailed,
+    /// Stopped by the user, with what is done kept.
+    Interrupted,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => ExitCode::SUCCESS,
+            Outcome::SomeFailed => ExitCode::from(3),
+            // As shells report a program that was ended by an interrupt.
+            Outcome::Interrupted => ExitCode::from(130),
+        }
+    }
+}
+
+/// Why a command failed. Each message says what was wrong, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A model could not be loaded or cannot do what was asked.
+    #[error(transparent)]
+    Model(#[from] ehun_models::ModelError),
+    /// A backend is not to be had here.
+    #[error(transparent)]
+    Backend(#[from] ehun_backend::Unavailable),
+    /// A model cannot run on a backend.
+    #[error(transparent)]
+    Deploy(#[from] ehun_engine::DeployError),
+    /// The engine did not answer.
+    #[error(transparent)]
+    Engine(#[from] ehun_engine::EngineError),
+    /// The job or the search failed.
+    #[error(transparent)]
+    Job(#[from] ehun_pipeline::JobError),
+    /// A backend does not do what the contract says.
+    #[error("{0}")]
+    NotConforming(String),
+    /// A file or stream could not be read or written.
+    #[error("{name}: {source}")]
+    Io {
+        /// The file or stream.
+        name: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl CommandError {
+    /// A [`CommandError::Io`] of `name`, for `map_err`.
+    pub fn io(name: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let name = name.into();
+        move |source| Self::Io { name, source }
+    }
+
+    /// The exit code: 2 for bad usage, else 1.
+    pub fn code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    /// Whether the reader of the output has gone, which is no failure: `ehun embed ... | head`.
+    pub fn is_broken_pipe(&self) -> bool {
+        let source = match self {
+            Self::Io { source, .. } | Self::Job(ehun_pipeline::JobError::Io { source, .. }) => source,
+            _ => return false,
+        };
+        source.kind() == std::io::ErrorKind::BrokenPipe
+    }
+}
+
+/// What a command gives.
+pub type CommandResult = Result<Outcome, CommandError>;

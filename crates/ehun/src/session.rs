@@ -1,0 +1,124 @@
+//! A model on its backends, as the flags that all commands share ask for it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use ehun_backend::{Attention, Backend, Options, Precision, Registry};
+use ehun_engine::{Deployment, HealthPolicy, Service, ServiceConfig};
+use ehun_models::{Checkpoint, LoadOptions, Model, Task};
+use ehun_pipeline::Producer;
+
+use crate::error::CommandError;
+
+/// Flags about the model and where it runs.
+#[derive(Debug, Clone, Args)]
+pub struct ModelArgs {
+    /// Directory of a Hugging Face or sentence-transformers model [default: the embedded all-MiniLM-L6-v2]
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Where it runs, the preferred first: auto, cpu, ... (`ehun backends` lists them)
+    #[arg(long, value_name = "NAME[,NAME...]", default_value = "auto", value_delimiter = ',')]
+    pub backend: Vec<String>,
+    /// In what the products are computed: f32, bf16, f16, int8
+    #[arg(long, default_value = "f32")]
+    pub precision: Precision,
+    /// Attention kernel by name, or a plug-in file; auto lets the backend choose
+    #[arg(long, value_name = "NAME|FILE", default_value = "auto")]
+    pub attention: Attention,
+    /// Threads of a backend on the CPU [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Most tokens of a text, below what the model allows
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Most tokens of a batch
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub batch_tokens: usize,
+    /// Read all weights first and refuse NaN in them
+    #[arg(long)]
+    pub check_weights: bool,
+}
+
+/// All backends that this program was built with.
+pub fn registry() -> Registry {
+    Registry::new().with(ehun_backend_cpu::CpuFactory).with(ehun_backend_xla::XlaFactory::default())
+}
+
+/// Where compiled programs are kept: `$XDG_CACHE_HOME/ehun/programs`, or under `~/.cache`; nowhere without a home.
+pub fn program_cache() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    caches.map(|caches| caches.join("ehun/programs"))
+}
+
+/// The name in front of which no model directory is given.
+fn checkpoint(directory: Option<&Path>) -> Result<Checkpoint, CommandError> {
+    match directory {
+        Some(directory) => Ok(Checkpoint::open(directory)?),
+        #[cfg(feature = "embedded-model")]
+        None => Ok(crate::embedded::checkpoint()),
+        #[cfg(not(feature = "embedded-model"))]
+        None => Err(CommandError::Usage("this program was built without a model: give one with --model DIR".into())),
+    }
+}
+
+impl ModelArgs {
+    /// Loads the model for `task`; `None` is what it was made for.
+    pub fn load(&self, task: Option<Task>) -> Result<Arc<Model>, CommandError> {
+        let checkpoint = checkpoint(self.model.as_deref())?;
+        // The embedded weights are checked by their hash when they are made.
+        let check_finite = self.check_weights;
+        let options = LoadOptions { task, max_tokens: self.max_tokens, check_finite, ..LoadOptions::default() };
+        Ok(Arc::new(Model::load(&checkpoint, &options)?))
+    }
+
+    /// The backends, the preferred first. `auto` is the CPU: other devices are used where they are asked for.
+    pub fn backends(&self) -> Result<Vec<Arc<dyn Backend>>, CommandError> {
+        let registry = registry();
+        let names = self.backend.iter().map(|name| if name == "auto" { ehun_backend_cpu::NAME } else { name.as_str() });
+        names.map(|name| Ok(registry.open(name)?)).collect()
+    }
+
+    /// What is asked of the backends.
+    pub fn options(&self, model: &Model) -> Options {
+        Options {
+            precision: self.precision,
+            attention: self.attention.clone(),
+            threads: self.threads,
+            max_sequence: model.max_tokens(),
+            max_batch_tokens: self.batch_tokens.max(model.max_tokens()),
+            cache: program_cache(),
+            ..Options::default()
+        }
+    }
+
+    /// A service for `model` on the backends.
+    pub fn serve(&self, model: &Arc<Model>, profile: bool) -> Result<Service, CommandError> {
+        let health = HealthPolicy::default();
+        let deployment = Deployment::of_model(Arc::clone(model), &self.backends()?, &self.options(model), health)?;
+        let config = ServiceConfig {
+            name: model.task().name().to_owned(),
+            batch_tokens: self.batch_tokens,
+            queue_tokens: (self.batch_tokens * 8).max(65_536),
+            profile,
+            ..ServiceConfig::default()
+        };
+        Service::start(config, deployment, Vec::new()).map_err(CommandError::io("threads of the engine"))
+    }
+
+    /// What else decides the vectors, beside the model.
+    pub fn identity(&self) -> String {
+        format!("{} {} {} {:?}", self.backend.join(","), self.precision, self.attention, self.max_tokens)
+    }
+}
+
+/// What vectors of `model` are marked with.
+pub fn producer(model: &Model) -> Producer {
+    Producer {
+        model: model.name().to_owned(),
+        revision: model.revision().map(str::to_owned),
+        weights_hash: model.weight_hash().to_owned(),
+        dimension: model.dimension(),
+    }
+}

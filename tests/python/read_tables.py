@@ -1,0 +1,45 @@
+"""Reads the tables of `ehun process` with pyarrow and checks what readers rely on.
+
+    python tests/python/read_tables.py DIR
+"""
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def main(folder: Path) -> None:
+    documents = pq.read_table(folder / "documents.parquet")
+    chunks = pq.read_table(folder / "chunks.parquet")
+
+    embedding = chunks.schema.field("embedding").type
+    assert pa.types.is_fixed_size_list(embedding), embedding
+    assert embedding.value_type == pa.float32() and embedding.list_size == 384, embedding
+    assert pa.types.is_list(chunks.schema.field("heading_path").type)
+    assert chunks.schema.field("char_start").type == pa.uint64()
+
+    rows = documents.to_pylist()
+    texts = {row["path"]: row["text"] for row in rows}
+    assert len(texts) == documents.num_rows > 0, "paths are not unique"
+    assert all(len(row["document_id"]) == 64 for row in rows)
+    counts = dict.fromkeys(texts, 0)
+    exact = 0
+    for chunk in chunks.to_pylist():
+        assert chunk["chunk"] == counts[chunk["path"]], "chunks are not numbered in order"
+        counts[chunk["path"]] += 1
+        # Ranges count characters as Python does.
+        part = texts[chunk["path"]][chunk["char_start"] : chunk["char_end"]]
+        assert part, chunk["path"]
+        exact += part == chunk["text"]
+        assert abs(sum(x * x for x in chunk["embedding"]) - 1) < 1e-4
+        assert chunk["backend"] and chunk["device"] and chunk["precision"] and chunk["attention_kernel"]
+    assert {row["path"]: row["chunks"] for row in rows} == counts
+    assert exact >= 0.8 * chunks.num_rows, f"{exact} of {chunks.num_rows} chunks are their range exactly"
+
+    print(f"{documents.num_rows} documents, {chunks.num_rows} chunks: read by pyarrow {pa.__version__}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
