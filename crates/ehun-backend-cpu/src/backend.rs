@@ -1,14 +1,17 @@
 //! The backend `cpu` and its factory.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ehun_backend::{
     AttentionChoice, Backend, BackendError, BackendFactory, BackendInfo, Capabilities, Executable, Options, Precision,
     Refusal, Unavailable,
 };
-use ehun_graph::{Graph, WeightStore};
+use ehun_graph::{Graph, Op, WeightId, WeightStore};
 
-use crate::exec::{AttentionKernel, Compile, CpuExecutable, Fusion, batch_steps, choose, kernel_names, schedule};
+use crate::exec::{
+    AttentionKernel, Compile, CpuExecutable, Fusion, MAX_INT8_INPUTS, batch_steps, choose, kernel_names, schedule,
+};
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 
@@ -66,13 +69,17 @@ impl CpuBackend {
 
     fn kernel(&self, graph: &Graph, options: &Options) -> Result<Arc<dyn AttentionKernel>, Vec<Refusal>> {
         let mut refusals = Vec::new();
-        if options.precision != Precision::F32 {
-            let reason = format!(
-                "precision {} is not to be had: products are computed in f32 (weights stored as f16 or bf16 stay so in \
-                 memory and are widened exactly); ask for f32",
-                options.precision
-            );
-            refusals.push(Refusal::new("options", reason));
+        match options.precision {
+            Precision::F32 => {}
+            Precision::Int8 => refusals.extend(wide_products(graph)),
+            Precision::F16 | Precision::Bf16 => {
+                let reason = format!(
+                    "precision {} is not to be had: products are computed in f32 (weights stored as f16 or bf16 stay so in \
+                     memory and are widened exactly) or int8; ask for one of these",
+                    options.precision
+                );
+                refusals.push(Refusal::new("options", reason));
+            }
         }
         if options.threads == Some(0) {
             refusals.push(Refusal::new("options", "0 threads; ask for at least 1"));
@@ -99,6 +106,31 @@ fn max_tokens(options: &Options) -> usize {
     options.max_batch_tokens.max(options.max_sequence)
 }
 
+/// The weights of products.
+fn matrices(graph: &Graph) -> impl Iterator<Item = (&str, WeightId)> {
+    graph.nodes().iter().filter_map(|node| match &node.op {
+        Op::Linear { weight, .. } => Some((node.label.as_str(), *weight)),
+        _ => None,
+    })
+}
+
+/// Products whose sums of bytes need not fit 32 bits.
+fn wide_products(graph: &Graph) -> impl Iterator<Item = Refusal> {
+    matrices(graph).map(|(operation, weight)| (operation, graph.weight(weight).width())).filter_map(|(operation, k)| {
+        let reason = format!("{k} inputs of an int8 product are above {MAX_INT8_INPUTS}; ask for f32");
+        (k > MAX_INT8_INPUTS).then(|| Refusal::new(operation, reason))
+    })
+}
+
+/// Bytes of the weights, tables in the mapped checkpoint among them: as float32, the widest form (what is stored in 16
+/// bits takes half), or one byte for each weight of an int8 product.
+fn weight_bytes(graph: &Graph, precision: Precision) -> u64 {
+    let all: usize = graph.weights().iter().map(|weight| weight.num_elements() * 4).sum();
+    let of_products: BTreeSet<WeightId> = matrices(graph).map(|(_, weight)| weight).collect();
+    let saved: usize = of_products.iter().map(|weight| graph.weight(*weight).num_elements() * 3).sum();
+    (if precision == Precision::Int8 { all - saved } else { all }) as u64
+}
+
 /// The processor in its own words.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -115,7 +147,7 @@ impl Backend for CpuBackend {
             device: self.device(threads),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             attention_kernels: kernel_names(),
-            precisions: vec![Precision::F32],
+            precisions: vec![Precision::F32, Precision::Int8],
             notes: vec![
                 format!("instruction set {}; this machine has {}", self.isa.name(), available.join(", ")),
                 "EHUN_CPU=generic|avx2|avx512|avx512vnni|neon forces one".to_owned(),
@@ -145,8 +177,7 @@ impl Backend for CpuBackend {
             device: self.device(threads),
             precision: options.precision,
             attention,
-            // As float32, the widest form; weights that are stored in 16 bits take half.
-            weight_bytes: graph.weights().iter().map(|weight| weight.num_elements() as u64 * 4).sum(),
+            weight_bytes: weight_bytes(graph, options.precision),
             batch_bytes: Some((arena + scratch) as u64),
             refusals,
         }
@@ -165,6 +196,7 @@ impl Backend for CpuBackend {
             graph,
             weights: weights.clone(),
             isa: self.isa,
+            precision: options.precision,
             pool,
             device,
             attention,

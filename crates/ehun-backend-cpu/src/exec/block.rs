@@ -10,7 +10,7 @@ use super::embedding::{Put, lookup};
 use super::program::{ConstantRows, Loc, RunOp, RunStep, RunTerm};
 use super::schedule::Place;
 use crate::aligned::Aligned;
-use crate::gemm::{Epilogue, MatMut, MatRef, Residual, gemm};
+use crate::gemm::{MatMut, MatRef, Residual};
 use crate::pool::ThreadPool;
 use crate::rows;
 use crate::simd::Isa;
@@ -108,9 +108,7 @@ impl<'a> Block<'a> {
                 Some((_, data)) => Taken::Written(slot, std::mem::take(data)),
                 None => unreachable!("a stage is given the slots that it writes"),
             },
-            Place::Local(slot) => {
-                Taken::Local(slot, std::mem::replace(&mut self.local[slot], Aligned::empty()))
-            }
+            Place::Local(slot) => Taken::Local(slot, std::mem::replace(&mut self.local[slot], Aligned::empty())),
             Place::None | Place::Constant => unreachable!("a step's result has memory"),
         }
     }
@@ -175,17 +173,15 @@ impl<'a> Block<'a> {
             }
             RunOp::Linear { x, product, activation, residual } => {
                 let residual = residual.map_or(Residual::None, |loc| Residual::Matrix(self.operand(&loc)));
-                let epilogue =
-                    Epilogue { bias: product.bias.as_deref(), activation: *activation, residual, ..Epilogue::default() };
-                gemm(self.shared.pool, self.operand(x), &product.weights, &epilogue, out.as_mat(self.rows.len()));
+                let (x, out) = (self.operand(x), out.as_mat(self.rows.len()));
+                product.multiply(isa, self.shared.pool, x, *activation, residual, out);
             }
             RunOp::LayerNorm { x, weight, bias, eps } => {
                 let norm = rows::LayerNorm { width, weight: weight.as_deref(), bias: bias.as_deref(), eps: *eps };
                 out.from(self.unless_in_place(x, at), |_, row| rows::layer_norm_in_place(isa, &norm, row));
             }
             RunOp::RmsNorm { x, weight, offset, group, eps } => {
-                let norm =
-                    rows::RmsNorm { group: *group, weight: weight.as_deref(), offset: *offset, eps: *eps };
+                let norm = rows::RmsNorm { group: *group, weight: weight.as_deref(), offset: *offset, eps: *eps };
                 out.from(self.unless_in_place(x, at), |_, row| rows::rms_norm_in_place(isa, &norm, row));
             }
             RunOp::Activation { x, function } => {

@@ -44,6 +44,7 @@ pub(crate) struct CpuExecutable {
     graph: Arc<Graph>,
     weights: WeightStore,
     isa: Isa,
+    precision: Precision,
     pool: Arc<ThreadPool>,
     device: String,
     attention: Arc<dyn AttentionKernel>,
@@ -59,6 +60,7 @@ pub(crate) struct Compile {
     pub(crate) graph: Arc<Graph>,
     pub(crate) weights: WeightStore,
     pub(crate) isa: Isa,
+    pub(crate) precision: Precision,
     pub(crate) pool: Arc<ThreadPool>,
     pub(crate) device: String,
     pub(crate) attention: Arc<dyn AttentionKernel>,
@@ -68,13 +70,13 @@ pub(crate) struct Compile {
 
 impl CpuExecutable {
     pub(crate) fn new(with: Compile) -> Result<Self, BackendError> {
-        let Compile { graph, weights, isa, pool, device, attention, max_tokens, fusion } = with;
+        let Compile { graph, weights, isa, precision, pool, device, attention, max_tokens, fusion } = with;
         let constants = fold(isa, &pool, &graph, &weights, &*attention)?;
         let ir = batch_steps(&graph, fusion);
-        let program = lower(isa, &graph, &weights, &ir, constants);
+        let program = lower(isa, precision, &graph, &weights, &ir, constants);
         let rotaries = program.rotaries.iter().cloned().map(RotaryCache::new).collect();
         let arenas = Mutex::new(Vec::new());
-        Ok(Self { graph, weights, isa, pool, device, attention, max_tokens, program, rotaries, arenas })
+        Ok(Self { graph, weights, isa, precision, pool, device, attention, max_tokens, program, rotaries, arenas })
     }
 
     fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
@@ -95,7 +97,7 @@ impl CpuExecutable {
     }
 }
 
-/// Computes the constant rows, through the same steps.
+/// Computes the constant rows, through the same steps, in f32 whatever the precision: it is done once.
 fn fold(
     isa: Isa,
     pool: &ThreadPool,
@@ -105,7 +107,7 @@ fn fold(
 ) -> Result<Vec<Option<ConstantRows>>, BackendError> {
     let mut ir = Ir::constants(graph);
     fuse(&mut ir);
-    let program = lower(isa, graph, weights, &ir, Vec::new());
+    let program = lower(isa, Precision::F32, graph, weights, &ir, Vec::new());
     let batch = RaggedBatch::from_ids::<Vec<u32>>(&[]);
     let context = Context::new(&batch, &[]);
     let runner = Runner { isa, pool, weights, rotaries: &[], context: &context, attention, deadline: None };
@@ -135,8 +137,7 @@ impl Executable for CpuExecutable {
             return Err(BackendError::Refused(vec![Refusal::new("batch", reason)]));
         }
         let longest = batch.max_len();
-        let scratch =
-            self.attentions().map(|spec| self.attention.scratch_bytes(spec, longest) * self.pool.threads());
+        let scratch = self.attentions().map(|spec| self.attention.scratch_bytes(spec, longest) * self.pool.threads());
         let memory = self.program.schedule.arena_bytes(tokens, sequences) + scratch.max().unwrap_or(0);
         Ok(Plan {
             bucket: None,
@@ -174,7 +175,7 @@ impl Executable for CpuExecutable {
         let report = RunReport {
             backend: NAME.to_owned(),
             device: self.device.clone(),
-            precision: Precision::F32,
+            precision: self.precision,
             attention: plan.attention.clone(),
             bucket: None,
             sequences: batch.num_sequences(),

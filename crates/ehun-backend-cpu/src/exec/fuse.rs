@@ -142,10 +142,7 @@ fn linear_epilogues(ir: &mut Ir) {
             match &ir.steps[maker].op {
                 IrOp::Linear { x, matrices: matrices @ Matrices::SideBySide(_), activation, residual: None } => {
                     let residual = Some(other);
-                    Some((
-                        maker,
-                        IrOp::Linear { x: *x, matrices: matrices.clone(), activation: *activation, residual },
-                    ))
+                    Some((maker, IrOp::Linear { x: *x, matrices: matrices.clone(), activation: *activation, residual }))
                 }
                 _ => None,
             }
@@ -163,8 +160,7 @@ fn linear_epilogues(ir: &mut Ir) {
 /// Whether `max_i f(x_i) = f(max_i x_i)`.
 fn rises(function: Option<Activation>) -> bool {
     match function {
-        None
-        | Some(Activation::Relu | Activation::Tanh | Activation::Sigmoid | Activation::Log1pRelu) => true,
+        None | Some(Activation::Relu | Activation::Tanh | Activation::Sigmoid | Activation::Log1pRelu) => true,
         Some(Activation::Gelu | Activation::GeluTanh | Activation::QuickGelu | Activation::Silu) => false,
     }
 }

@@ -36,7 +36,10 @@ pub(crate) enum Matrices {
 /// A term of a sum of embeddings.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Term {
-    Lookup { table: WeightId, index: Index },
+    Lookup {
+        table: WeightId,
+        index: Index,
+    },
     /// One constant row, added to every row.
     Row(Value),
 }
@@ -45,26 +48,83 @@ pub(crate) enum Term {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum IrOp {
     /// The terms are added in their order.
-    Embed { terms: Vec<Term> },
-    Constant { weight: WeightId },
+    Embed {
+        terms: Vec<Term>,
+    },
+    Constant {
+        weight: WeightId,
+    },
     /// `activation(x W^T + b) + residual`
-    Linear { x: Value, matrices: Matrices, activation: Option<Activation>, residual: Option<Value> },
+    Linear {
+        x: Value,
+        matrices: Matrices,
+        activation: Option<Activation>,
+        residual: Option<Value>,
+    },
     /// Token rows to sequence rows: `activation(max over the pooling range of (x W^T + b))`, zero for an empty sequence.
-    MaxOfLinear { x: Value, matrix: Matrix, activation: Option<Activation> },
-    LayerNorm { x: Value, weight: Option<WeightId>, bias: Option<WeightId>, eps: f32 },
-    RmsNorm { x: Value, weight: Option<WeightId>, offset: f32, group: usize, eps: f32 },
-    Activation { x: Value, function: Activation },
-    Gate { gate: Value, up: Value, function: Activation },
-    Add { a: Value, b: Value },
-    Multiply { a: Value, b: Value },
-    Scale { x: Value, by: f32 },
-    Rotary { x: Value, spec: RotarySpec },
-    Concat { parts: Vec<Value> },
-    L2Normalize { x: Value },
-    Attention { q: Value, k: Value, v: Value, spec: AttentionSpec },
-    Pooling { x: Value, mode: PoolingMode },
+    MaxOfLinear {
+        x: Value,
+        matrix: Matrix,
+        activation: Option<Activation>,
+    },
+    LayerNorm {
+        x: Value,
+        weight: Option<WeightId>,
+        bias: Option<WeightId>,
+        eps: f32,
+    },
+    RmsNorm {
+        x: Value,
+        weight: Option<WeightId>,
+        offset: f32,
+        group: usize,
+        eps: f32,
+    },
+    Activation {
+        x: Value,
+        function: Activation,
+    },
+    Gate {
+        gate: Value,
+        up: Value,
+        function: Activation,
+    },
+    Add {
+        a: Value,
+        b: Value,
+    },
+    Multiply {
+        a: Value,
+        b: Value,
+    },
+    Scale {
+        x: Value,
+        by: f32,
+    },
+    Rotary {
+        x: Value,
+        spec: RotarySpec,
+    },
+    Concat {
+        parts: Vec<Value>,
+    },
+    L2Normalize {
+        x: Value,
+    },
+    Attention {
+        q: Value,
+        k: Value,
+        v: Value,
+        spec: AttentionSpec,
+    },
+    Pooling {
+        x: Value,
+        mode: PoolingMode,
+    },
     /// Sequence rows, with zeros for empty sequences.
-    ClearEmpty { x: Value },
+    ClearEmpty {
+        x: Value,
+    },
 }
 
 impl IrOp {
@@ -213,11 +273,8 @@ impl Ir {
     }
 
     fn part(graph: &Graph, belongs: impl Fn(Rows) -> bool) -> Self {
-        let mut values: Vec<ValueInfo> = graph
-            .nodes()
-            .iter()
-            .map(|node| ValueInfo { rows: node.rows, width: node.width, view: None })
-            .collect();
+        let mut values: Vec<ValueInfo> =
+            graph.nodes().iter().map(|node| ValueInfo { rows: node.rows, width: node.width, view: None }).collect();
         let mut steps = Vec::new();
         for (id, node) in graph.values() {
             if !belongs(node.rows) {
@@ -249,9 +306,7 @@ impl Ir {
                     continue;
                 }
                 Op::L2Normalize { x } => IrOp::L2Normalize { x: x.index() },
-                Op::Attention { q, k, v, spec } => {
-                    IrOp::Attention { q: q.index(), k: k.index(), v: v.index(), spec }
-                }
+                Op::Attention { q, k, v, spec } => IrOp::Attention { q: q.index(), k: k.index(), v: v.index(), spec },
                 Op::Pooling { x, mode } => IrOp::Pooling { x: x.index(), mode },
             };
             steps.push(Step { op, out: id.index() });

@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use ehun_graph::{Activation, PoolingMode, RaggedBatch};
 
-use super::program::Product;
+use super::product::Product;
 use crate::aligned::Aligned;
-use crate::gemm::{Epilogue, MatMut, MatRef, gemm};
+use crate::gemm::{MatMut, MatRef, Residual};
 use crate::pool::ThreadPool;
 use crate::rows;
 use crate::simd::Isa;
@@ -91,7 +91,7 @@ impl MaxOfLinear<'_> {
         let mut columns: Vec<Vec<&mut [f32]>> = chunks.iter().map(|_| Vec::new()).collect();
         for mut row in out.chunks_mut(stride) {
             for (chunk, columns) in chunks.iter().zip(&mut columns) {
-                let (part, rest) = row.split_at_mut(chunk.weights.n());
+                let (part, rest) = row.split_at_mut(chunk.n());
                 columns.push(part);
                 row = rest;
             }
@@ -104,7 +104,7 @@ impl MaxOfLinear<'_> {
     }
 
     fn chunk(&self, product: &Product, out: &mut [&mut [f32]]) {
-        let n = product.weights.n();
+        let n = product.n();
         out.iter_mut().for_each(|row| row.fill(f32::NEG_INFINITY));
         let tokens = self.batch.num_tokens();
         let mut block = Aligned::zeroed(ROWS.min(tokens) * n);
@@ -112,9 +112,8 @@ impl MaxOfLinear<'_> {
         for first in (0..tokens).step_by(ROWS) {
             let count = ROWS.min(tokens - first);
             let data = &mut block.as_mut_slice()[..count * n];
-            let epilogue = Epilogue { bias: product.bias.as_deref(), ..Epilogue::default() };
             let x = MatRef::new(&self.x[first * self.stride..], count, self.width, self.stride);
-            gemm(self.pool, x, &product.weights, &epilogue, MatMut::new(data, count, n, n));
+            product.multiply(self.isa, self.pool, x, None, Residual::None, MatMut::new(data, count, n, n));
             for (i, x) in data.chunks_exact(n).enumerate() {
                 while self.batch.rows(sequence).end <= first + i {
                     sequence += 1;

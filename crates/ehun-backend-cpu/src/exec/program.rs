@@ -1,11 +1,15 @@
 //! What runs: steps with their weights packed and their operands' places known.
 
-use ehun_graph::{Activation, AttentionSpec, DType, Graph, Index, PoolingMode, RotarySpec, Rows, WeightId, WeightRef, WeightStore};
+use ehun_backend::Precision;
+use ehun_graph::{
+    Activation, AttentionSpec, DType, Graph, Index, PoolingMode, RotarySpec, Rows, WeightId, WeightRef, WeightStore,
+};
 
 use super::attention::BiasRows;
 use super::ir::{Ir, IrOp, Matrices, Matrix, Term, Value};
+use super::product::{self, Product};
 use super::schedule::{Place, Schedule, schedule, stride};
-use crate::gemm::{PackedWeights, WeightBits};
+use crate::gemm::WeightBits;
 use crate::simd::Isa;
 
 /// Output channels of a product that is pooled at once: what a thread holds of tokens x vocabulary is this wide.
@@ -41,33 +45,85 @@ pub(crate) enum RunTerm {
     Row(Vec<f32>),
 }
 
-/// A product's weights and bias.
-pub(crate) struct Product {
-    pub(crate) weights: PackedWeights,
-    pub(crate) bias: Option<Vec<f32>>,
-}
-
 /// An operation, ready to run.
 pub(crate) enum RunOp {
-    Embed { terms: Vec<RunTerm> },
-    Constant { weight: WeightRef },
-    Linear { x: Loc, product: Product, activation: Option<Activation>, residual: Option<Loc> },
+    Embed {
+        terms: Vec<RunTerm>,
+    },
+    Constant {
+        weight: WeightRef,
+    },
+    Linear {
+        x: Loc,
+        product: Product,
+        activation: Option<Activation>,
+        residual: Option<Loc>,
+    },
     /// The product in chunks of its output channels.
-    MaxOfLinear { x: Loc, chunks: Vec<Product>, activation: Option<Activation> },
-    LayerNorm { x: Loc, weight: Option<Vec<f32>>, bias: Option<Vec<f32>>, eps: f32 },
-    RmsNorm { x: Loc, weight: Option<Vec<f32>>, offset: f32, group: usize, eps: f32 },
-    Activation { x: Loc, function: Activation },
-    Gate { gate: Loc, up: Loc, function: Activation },
-    Add { a: Loc, b: Loc },
-    Multiply { a: Loc, b: Loc },
-    Scale { x: Loc, by: f32 },
+    MaxOfLinear {
+        x: Loc,
+        chunks: Vec<Product>,
+        activation: Option<Activation>,
+    },
+    LayerNorm {
+        x: Loc,
+        weight: Option<Vec<f32>>,
+        bias: Option<Vec<f32>>,
+        eps: f32,
+    },
+    RmsNorm {
+        x: Loc,
+        weight: Option<Vec<f32>>,
+        offset: f32,
+        group: usize,
+        eps: f32,
+    },
+    Activation {
+        x: Loc,
+        function: Activation,
+    },
+    Gate {
+        gate: Loc,
+        up: Loc,
+        function: Activation,
+    },
+    Add {
+        a: Loc,
+        b: Loc,
+    },
+    Multiply {
+        a: Loc,
+        b: Loc,
+    },
+    Scale {
+        x: Loc,
+        by: f32,
+    },
     /// The number of the rotary specification in [`Program::rotaries`].
-    Rotary { x: Loc, tables: usize },
-    Concat { parts: Vec<Loc> },
-    L2Normalize { x: Loc },
-    Attention { q: Loc, k: Loc, v: Loc, spec: AttentionSpec, bias: BiasRows },
-    Pooling { x: Loc, mode: PoolingMode },
-    ClearEmpty { x: Loc },
+    Rotary {
+        x: Loc,
+        tables: usize,
+    },
+    Concat {
+        parts: Vec<Loc>,
+    },
+    L2Normalize {
+        x: Loc,
+    },
+    Attention {
+        q: Loc,
+        k: Loc,
+        v: Loc,
+        spec: AttentionSpec,
+        bias: BiasRows,
+    },
+    Pooling {
+        x: Loc,
+        mode: PoolingMode,
+    },
+    ClearEmpty {
+        x: Loc,
+    },
 }
 
 /// A step.
@@ -94,13 +150,23 @@ pub(crate) struct Program {
 /// Packs the weights and resolves the places.
 pub(crate) fn lower(
     isa: Isa,
+    precision: Precision,
     graph: &Graph,
     weights: &WeightStore,
     ir: &Ir,
     constants: Vec<Option<ConstantRows>>,
 ) -> Program {
     let schedule = schedule(ir);
-    let mut lowering = Lowering { isa, graph, weights, ir, schedule: &schedule, constants: &constants, rotaries: Vec::new() };
+    let mut lowering = Lowering {
+        isa,
+        precision,
+        graph,
+        weights,
+        ir,
+        schedule: &schedule,
+        constants: &constants,
+        rotaries: Vec::new(),
+    };
     let steps = ir.steps.iter().map(|step| lowering.step(step.op.clone(), step.out)).collect();
     let outputs = ir.outputs.iter().map(|value| lowering.loc(*value)).collect();
     let rotaries = lowering.rotaries;
@@ -109,6 +175,7 @@ pub(crate) fn lower(
 
 struct Lowering<'a> {
     isa: Isa,
+    precision: Precision,
     graph: &'a Graph,
     weights: &'a WeightStore,
     ir: &'a Ir,
@@ -141,18 +208,12 @@ impl Lowering<'_> {
                     Matrices::SideBySide(list) => self.side_by_side(list),
                     Matrices::Gated { gate, up } => self.gated(gate, up),
                 };
-                let channels = product.weights.n() * if product.weights.is_gated() { 2 } else { 1 };
-                flops_per_row = 2 * (channels * product.weights.k()) as u64;
-                RunOp::Linear {
-                    x: self.loc(x),
-                    product,
-                    activation,
-                    residual: residual.map(|value| self.loc(value)),
-                }
+                flops_per_row = product.flops_per_row();
+                RunOp::Linear { x: self.loc(x), product, activation, residual: residual.map(|value| self.loc(value)) }
             }
             IrOp::MaxOfLinear { x, matrix, activation } => {
                 let chunks = self.chunks(&matrix);
-                flops_per_row = 2 * (out.width * self.ir.values[x].width) as u64;
+                flops_per_row = chunks.iter().map(Product::flops_per_row).sum();
                 RunOp::MaxOfLinear { x: self.loc(x), chunks, activation }
             }
             IrOp::LayerNorm { x, weight, bias, eps } => {
@@ -161,12 +222,8 @@ impl Lowering<'_> {
             IrOp::RmsNorm { x, weight, offset, group, eps } => {
                 RunOp::RmsNorm { x: self.loc(x), weight: self.vector(weight), offset, group, eps }
             }
-            IrOp::Activation { x, function } => {
-                RunOp::Activation { x: self.loc(x), function }
-            }
-            IrOp::Gate { gate, up, function } => {
-                RunOp::Gate { gate: self.loc(gate), up: self.loc(up), function }
-            }
+            IrOp::Activation { x, function } => RunOp::Activation { x: self.loc(x), function },
+            IrOp::Gate { gate, up, function } => RunOp::Gate { gate: self.loc(gate), up: self.loc(up), function },
             IrOp::Add { a, b } => RunOp::Add { a: self.loc(a), b: self.loc(b) },
             IrOp::Multiply { a, b } => RunOp::Multiply { a: self.loc(a), b: self.loc(b) },
             IrOp::Scale { x, by } => RunOp::Scale { x: self.loc(x), by },
@@ -177,9 +234,7 @@ impl Lowering<'_> {
                 });
                 RunOp::Rotary { x: self.loc(x), tables }
             }
-            IrOp::Concat { parts } => {
-                RunOp::Concat { parts: parts.into_iter().map(|part| self.loc(part)).collect() }
-            }
+            IrOp::Concat { parts } => RunOp::Concat { parts: parts.into_iter().map(|part| self.loc(part)).collect() },
             IrOp::L2Normalize { x } => RunOp::L2Normalize { x: self.loc(x) },
             IrOp::Attention { q, k, v, spec } => {
                 let bias = BiasRows::new(&spec, |value| self.constant(value.index()));
@@ -252,15 +307,12 @@ impl Lowering<'_> {
         let bits = self.bits(matrices);
         let k = self.graph.weight(matrices[0].weight).width();
         let n = matrices.iter().map(|matrix| self.graph.weight(matrix.weight).num_rows()).sum();
-        let weights = match matrices {
-            [matrix] => PackedWeights::pack_f32(self.isa, &self.read(matrix.weight), n, k, bits),
-            _ => {
-                let all: Vec<f32> =
-                    matrices.iter().flat_map(|matrix| self.read(matrix.weight).into_owned()).collect();
-                PackedWeights::pack_f32(self.isa, &all, n, k, bits)
-            }
+        let values = match matrices {
+            [matrix] => self.read(matrix.weight),
+            _ => matrices.iter().flat_map(|matrix| self.read(matrix.weight).into_owned()).collect(),
         };
-        Product { weights, bias: self.biases(matrices) }
+        let packed = product::Matrix { values: &values, up: None, n, k, bits };
+        Product::pack(self.isa, self.precision, packed, self.biases(matrices))
     }
 
     fn gated(&self, gate: &Matrix, up: &Matrix) -> Product {
@@ -268,8 +320,8 @@ impl Lowering<'_> {
         let reference = self.graph.weight(gate.weight);
         let (n, k) = (reference.num_rows(), reference.width());
         let (gate, up) = (self.read(gate.weight), self.read(up.weight));
-        let weights = PackedWeights::pack_gated(self.isa, &gate, &up, n, k, self.bits(&pair));
-        Product { weights, bias: self.biases(&pair) }
+        let packed = product::Matrix { values: &gate, up: Some(&up), n, k, bits: self.bits(&pair) };
+        Product::pack(self.isa, self.precision, packed, self.biases(&pair))
     }
 
     fn chunks(&self, matrix: &Matrix) -> Vec<Product> {
@@ -280,9 +332,9 @@ impl Lowering<'_> {
             .enumerate()
             .map(|(number, chunk)| {
                 let n = chunk.len() / k;
-                let weights = PackedWeights::pack_f32(self.isa, chunk, n, k, bits);
                 let bias = bias.as_ref().map(|bias| bias[number * MAX_CHUNK..][..n].to_vec());
-                Product { weights, bias }
+                let packed = product::Matrix { values: chunk, up: None, n, k, bits };
+                Product::pack(self.isa, self.precision, packed, bias)
             })
             .collect()
     }

@@ -153,8 +153,7 @@ fn arena_fit(slot: Slot, want: usize) -> (bool, usize) {
 fn stages(ir: &Ir) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
     for (place, step) in ir.steps.iter().enumerate() {
-        let meeting =
-            matches!(step.op, IrOp::Attention { .. } | IrOp::Pooling { .. } | IrOp::MaxOfLinear { .. });
+        let meeting = matches!(step.op, IrOp::Attention { .. } | IrOp::Pooling { .. } | IrOp::MaxOfLinear { .. });
         let kind = ir.values[step.out].rows;
         match stages.last_mut() {
             _ if meeting => stages.push(Stage::Meeting(place)),

@@ -208,6 +208,7 @@ fn executable(graph: &Graph, threads: usize, fusion: Fusion) -> CpuExecutable {
         graph: Arc::new(graph.clone()),
         weights: weights(graph),
         isa,
+        precision: Default::default(),
         pool: Arc::new(ThreadPool::new(threads)),
         device: String::new(),
         attention: choose(isa, &Attention::Auto).unwrap(),
@@ -343,7 +344,14 @@ fn layer(mode: PoolingMode) -> Graph {
 fn a_layer_becomes_three_stages() {
     let graph = layer(PoolingMode::Mean);
     let wanted = [
-        "embedding", "layer_norm", "linear", "attention", "linear+add", "layer_norm", "linear+silu+gate", "linear+add",
+        "embedding",
+        "layer_norm",
+        "linear",
+        "attention",
+        "linear+add",
+        "layer_norm",
+        "linear+silu+gate",
+        "linear+add",
         "pooling",
     ];
     assert_eq!(names(&graph), wanted);
@@ -356,8 +364,17 @@ fn a_layer_becomes_three_stages() {
 fn what_cls_does_not_read_is_not_computed() {
     let graph = layer(PoolingMode::Cls);
     let wanted = [
-        "embedding", "layer_norm", "linear", "attention", "pooling", "pooling", "linear+add", "layer_norm",
-        "linear+silu+gate", "linear+add", "clear_empty",
+        "embedding",
+        "layer_norm",
+        "linear",
+        "attention",
+        "pooling",
+        "pooling",
+        "linear+add",
+        "layer_norm",
+        "linear+silu+gate",
+        "linear+add",
+        "clear_empty",
     ];
     let mut found = names(&graph);
     found.sort();

@@ -1,13 +1,14 @@
-//! The conformance suite, on every instruction set that this machine has and on the emulated one.
+//! The conformance suite, on every instruction set that this machine has.
 
-use ehun_backend::Attention;
+use ehun_backend::{Attention, Precision};
 use ehun_backend_cpu::{CpuBackend, simd::Isa};
 use ehun_conformance::{ConformOptions, Outcome, Profile, conform};
 
-fn check(isa: Isa, attention: &str) {
+fn check(isa: Isa, attention: &str, precision: Precision) {
     let backend = CpuBackend::new(isa);
     let attention: Attention = attention.parse().expect("never fails");
-    let options = ConformOptions { attention, threads: Some(2), profile: Profile::Quick, ..ConformOptions::default() };
+    let profile = Profile::Quick;
+    let options = ConformOptions { attention, precision, threads: Some(2), profile, ..ConformOptions::default() };
     let report = conform(&backend, &options);
     let failed: Vec<_> = report.checks.iter().filter(|check| check.outcome == Outcome::Failed).collect();
     assert!(failed.is_empty(), "{} {:?}: {failed:#?}", isa.name(), options.attention);
@@ -16,18 +17,24 @@ fn check(isa: Isa, attention: &str) {
 
 #[test]
 fn naive() {
-    check(Isa::best(), "naive");
+    check(Isa::best(), "naive", Precision::F32);
 }
 
 #[test]
 fn flash() {
-    check(Isa::best(), "flash");
+    check(Isa::best(), "flash", Precision::F32);
 }
 
 #[test]
 fn auto_on_every_instruction_set() {
-    let emulated = Isa::from_name("emulated16").expect("it is everywhere");
-    for isa in Isa::available().into_iter().chain([emulated]) {
-        check(isa, "auto");
+    for isa in Isa::available() {
+        check(isa, "auto", Precision::F32);
+    }
+}
+
+#[test]
+fn int8_on_every_instruction_set() {
+    for isa in Isa::available() {
+        check(isa, "auto", Precision::Int8);
     }
 }

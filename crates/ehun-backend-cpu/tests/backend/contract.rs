@@ -34,7 +34,7 @@ fn the_registry_opens_it() {
     let backend = registry.open("cpu").expect("the backend");
     let info = backend.info();
     assert_eq!(info.attention_kernels, ["naive", "flash"]);
-    assert_eq!(info.precisions, [Precision::F32]);
+    assert_eq!(info.precisions, [Precision::F32, Precision::Int8]);
     assert!(info.device.contains("thread"), "{}", info.device);
 }
 
@@ -46,13 +46,18 @@ fn compile_refuses_exactly_what_capabilities_refuse() {
         (attention_of(64), Options::default(), vec![]),
         (attention_of(256), Options { attention: named("flash"), ..Options::default() }, vec![]),
         (attention_of(257), Options::default(), vec!["layer.0.self: head width 257 is above 256", "value head width"]),
-        (attention_of(64), Options { precision: Precision::Int8, ..Options::default() }, vec!["precision int8"]),
+        (attention_of(64), Options { precision: Precision::Int8, ..Options::default() }, vec![]),
+        (attention_of(64), Options { precision: Precision::F16, ..Options::default() }, vec!["precision f16"]),
         (attention_of(64), Options { precision: Precision::Bf16, ..Options::default() }, vec!["precision bf16"]),
-        (attention_of(64), Options { attention: named("fast"), ..Options::default() }, vec!["no attention kernel `fast`"]),
+        (
+            attention_of(64),
+            Options { attention: named("fast"), ..Options::default() },
+            vec!["no attention kernel `fast`"],
+        ),
         (
             attention_of(64),
             Options { attention: Attention::File("./kernel.so".into()), threads: Some(0), ..Options::default() },
-            vec!["0 threads", "no plug-ins"],
+            vec!["0 threads", "attention from `./kernel.so`"],
         ),
     ];
     for (graph, options, reasons) in cases {
