@@ -9,9 +9,11 @@ use ehun_graph::Graph;
 use serde::{Deserialize, Serialize};
 
 use crate::buckets;
-use crate::choice::{Attempt, BucketReport, Recipe};
+use crate::choice::{Attempt, BucketReport, Recipe, whole_loops};
 use crate::error::XlaError;
-use crate::pjrt::{Plugin, Topology};
+use crate::lower::attention::Form;
+use crate::lower::{self, Target, imported};
+use crate::pjrt::{CompiledFigures, Plugin, Topology};
 use crate::plugins;
 use crate::worker::{CompileFor, CompileIn, compile_in_child};
 
@@ -150,6 +152,7 @@ fn compile_bucket(
 ) -> (BucketReport, Option<Vec<u8>>) {
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut programs = Vec::new();
+    let compile = |text: &str| compile_text(text, named, topology, plugin, config);
     for candidate in recipe.candidates() {
         if !config.all_forms && !recipe.wants_another(&attempts) {
             break;
@@ -158,23 +161,13 @@ fn compile_bucket(
         let (outcome, loop_steps) = match candidate.program {
             Err(reason) => (Err(reason), 1),
             Ok(program) => {
-                crate::executable::count_compilation();
-                let outcome = match &config.compile_in {
-                    CompileIn::Child { program: child, time_limit } => {
-                        let target = CompileFor::Topology(topology.to_owned());
-                        compile_in_child(child, *time_limit, "tpu", plugin.path(), &target, &program.text)
-                            .map(|compiled| (compiled.figures, compiled.executable))
-                    }
-                    CompileIn::ThisProcess => named
-                        .compile(&program.text)
-                        .and_then(|executable| Ok((executable.figures()?, executable.serialize().unwrap_or_default())))
-                        .map_err(|error| error.to_string()),
-                };
-                let figures = outcome.map(|(figures, bytes)| {
+                let outcome = compile(&program.text).map(|(figures, bytes)| {
                     programs.push((candidate.form, bytes));
-                    figures
+                    let probe = (program.loop_steps > 1)
+                        .then(|| compile(&recipe.program(candidate.form, None, true).text).ok());
+                    whole_loops(figures, program.loop_steps, probe.flatten().map(|probe| probe.0).as_ref())
                 });
-                (figures, program.loop_steps)
+                (outcome, program.loop_steps)
             }
         };
         let compile_seconds = start.elapsed().as_secs_f64();
@@ -182,7 +175,63 @@ fn compile_bucket(
     }
     let (form, reason) = recipe.choose(&attempts);
     let program = programs.into_iter().find(|(compiled, _)| Some(*compiled) == form).map(|(_, bytes)| bytes);
-    let report =
-        BucketReport { bucket: recipe.bucket, form, reason, attempts, from_cache: false, notes: Vec::new() };
+    let report = BucketReport { bucket: recipe.bucket, form, reason, attempts, from_cache: false, notes: Vec::new() };
     (report, program)
+}
+
+fn compile_text(
+    text: &str,
+    named: &Topology,
+    topology: &str,
+    plugin: &Plugin,
+    config: &AotConfig,
+) -> Result<(CompiledFigures, Vec<u8>), String> {
+    crate::executable::count_compilation();
+    match &config.compile_in {
+        CompileIn::Child { program, time_limit } => {
+            let target = CompileFor::Topology(topology.to_owned());
+            let compiled = compile_in_child(program, *time_limit, "tpu", plugin.path(), &target, text)?;
+            Ok((compiled.figures, compiled.executable))
+        }
+        CompileIn::ThisProcess => named
+            .compile(text)
+            .and_then(|executable| Ok((executable.figures()?, executable.serialize().unwrap_or_default())))
+            .map_err(|error| error.to_string()),
+    }
+}
+
+/// The figures of one attention operation on its own in `form`, `bias` without tables: what docs/tpu.md tabulates.
+pub fn attention_alone(
+    topology: &str,
+    graph: &Graph,
+    bucket: Bucket,
+    precision: Precision,
+    attention: &Attention,
+    config: &AotConfig,
+) -> Result<Result<CompiledFigures, String>, XlaError> {
+    let path = plugins::find("tpu", &config.plugins)?;
+    let plugin = plugins::load("tpu", &path)?;
+    let named = Topology::create(&plugin, topology)?;
+    let Some((_, spec)) = graph.attentions().next() else {
+        return Err(XlaError::Refused("the graph has no attention".to_owned()));
+    };
+    let compile = |text: &str| compile_text(text, &named, topology, &plugin, config);
+    let (form, imported) = match attention {
+        Attention::File(path) => match imported::read(path, graph, bucket, precision) {
+            Ok(function) => (Form::Imported, Some(function)),
+            Err(error) => return Ok(Err(error.to_string())),
+        },
+        Attention::Named(name) => (Form::from_name(name).unwrap_or(Form::Native), None),
+        Attention::Auto => (Form::Native, None),
+    };
+    let program = |probe: bool| {
+        let target =
+            Target { bucket, precision, form, table_length: bucket.length, imported: imported.as_ref(), probe };
+        lower::attention_alone(graph, spec, target)
+    };
+    let plain = program(false);
+    Ok(compile(&plain.text).map(|(figures, _)| {
+        let probe = (plain.loop_steps > 1).then(|| compile(&program(true).text).ok()).flatten();
+        whole_loops(figures, plain.loop_steps, probe.map(|probe| probe.0).as_ref())
+    }))
 }

@@ -13,7 +13,7 @@ use ehun_graph::{Graph, Op, WeightStore};
 
 use crate::buckets;
 use crate::cache::{Cache, Found};
-use crate::choice::{Attempt, BucketReport, Candidate, Recipe};
+use crate::choice::{Attempt, BucketReport, Candidate, Recipe, whole_loops};
 use crate::executable::{BucketProgram, XlaExecutable};
 use crate::lower::attention::Form;
 use crate::lower::imported::{self, Imported};
@@ -115,9 +115,7 @@ impl XlaBackend {
             return place.clone();
         }
         match std::env::current_exe() {
-            Ok(program) if self.platform != "cpu" => {
-                CompileIn::Child { program, time_limit: Duration::from_secs(600) }
-            }
+            Ok(program) if self.platform != "cpu" => CompileIn::Child { program, time_limit: Duration::from_secs(600) },
             _ => CompileIn::ThisProcess,
         }
     }
@@ -176,8 +174,7 @@ impl XlaBackend {
         if !refusals.is_empty() {
             return Err(BackendError::Refused(refusals));
         }
-        let buckets =
-            self.buckets(&graph, options).map_err(|refusal| BackendError::Refused(vec![refusal]))?;
+        let buckets = self.buckets(&graph, options).map_err(|refusal| BackendError::Refused(vec![refusal]))?;
         let table_length = buckets.iter().map(|bucket| bucket.length).max().unwrap_or(1);
         let cache = options.cache.as_deref().map(Cache::new);
         let start = Instant::now();
@@ -206,11 +203,10 @@ impl XlaBackend {
         let device = self.device();
         let inputs: Vec<InputSpec> = ready.iter().flat_map(|program| program.inputs.iter().cloned()).collect();
         let on_device = |error: PjrtError| error.on_device(&device);
-        let parameters =
-            parameters::upload(&self.client, &graph, weights, &inputs, &mut |program| {
-                self.folding(program, cache.as_ref())
-            })
-            .map_err(on_device)?;
+        let parameters = parameters::upload(&self.client, &graph, weights, &inputs, &mut |program| {
+            self.folding(program, cache.as_ref())
+        })
+        .map_err(on_device)?;
         self.tell(Progress { done: buckets.len(), total: buckets.len(), elapsed: start.elapsed(), next: None });
         let programs = ready
             .into_iter()
@@ -262,6 +258,7 @@ impl XlaBackend {
                     let made = candidates.iter().find(|candidate| Some(candidate.form) == report.form);
                     if let Some(Candidate { program: Ok(program), .. }) = made {
                         report.from_cache = true;
+                        report.notes = notes;
                         return Ok(Ok(Ready::new(report, executable, program)));
                     }
                 }
@@ -283,7 +280,11 @@ impl XlaBackend {
                     let outcome = self.compile_program(&program.text).and_then(|executable| {
                         let figures = executable.figures().map_err(|error| error.to_string())?;
                         compiled.push((candidate.form, executable));
-                        Ok(figures)
+                        let probe = (program.loop_steps > 1 && figures.optimal_seconds.is_some()).then(|| {
+                            let text = recipe.program(candidate.form, None, true).text;
+                            self.compile_program(&text).ok().and_then(|probe| probe.figures().ok())
+                        });
+                        Ok(whole_loops(figures, program.loop_steps, probe.flatten().as_ref()))
                     });
                     (outcome, program.loop_steps)
                 }
@@ -292,8 +293,7 @@ impl XlaBackend {
             attempts.push(Attempt { form: candidate.form, outcome, loop_steps, compile_seconds });
         }
         let (form, reason) = recipe.choose(&attempts);
-        let mut report =
-            BucketReport { bucket: recipe.bucket, form, reason, attempts, from_cache: false, notes };
+        let mut report = BucketReport { bucket: recipe.bucket, form, reason, attempts, from_cache: false, notes };
         let chosen = compiled.into_iter().find(|(compiled, _)| Some(*compiled) == form);
         let made = candidates.iter().find(|candidate| Some(candidate.form) == form);
         let (Some((_, executable)), Some(Candidate { program: Ok(program), .. })) = (chosen, made) else {
@@ -365,6 +365,7 @@ impl Backend for XlaBackend {
         if let Some(bytes) = self.memory_limit() {
             notes.push(format!("memory limit {} MiB", bytes >> 20));
         }
+        notes.push("a StableHLO function from a file is an attention kernel too".to_owned());
         if self.platform == "cpu" {
             notes.push("threads are the plugin's own: as many as there are cores".to_owned());
         }
@@ -372,9 +373,7 @@ impl Backend for XlaBackend {
             name: self.name(),
             device: self.device(),
             version: format!("PJRT {}, ehun-backend-xla {}", plugin.interface_version(), env!("CARGO_PKG_VERSION")),
-            attention_kernels: [Form::Native, Form::Blocked, Form::Flash, Form::Imported]
-                .map(|form| form.name().to_owned())
-                .to_vec(),
+            attention_kernels: [Form::Native, Form::Blocked, Form::Flash].map(|form| form.name().to_owned()).to_vec(),
             precisions: vec![Precision::F32, Precision::Bf16],
             notes,
         }

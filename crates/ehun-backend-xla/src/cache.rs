@@ -45,9 +45,8 @@ impl Cache {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Found::Nothing,
             Err(error) => return Found::Damaged(format!("{}: {error}", path.display())),
         };
-        parse(&bytes).unwrap_or_else(|| {
-            Found::Damaged(format!("{}: its checksum does not fit its content", path.display()))
-        })
+        parse(&bytes)
+            .unwrap_or_else(|| Found::Damaged(format!("{}: its checksum does not fit its content", path.display())))
     }
 
     /// Writes the entry `key`. The error says what could not be written.

@@ -19,7 +19,7 @@ pub struct Attempt {
     pub form: Form,
     /// The compiler's figures, or its words.
     pub outcome: Result<CompiledFigures, String>,
-    /// How often the body of each loop runs; the compiler's operations, bytes and time count it once.
+    /// Steps of each loop of the form: 1 where there is none.
     pub loop_steps: usize,
     /// Time that the compilation took, in seconds.
     pub compile_seconds: f64,
@@ -66,6 +66,24 @@ pub struct Recipe<'a> {
     pub memory_limit: Option<u64>,
 }
 
+/// The figures of a program whose loops have `steps` steps, from those that count a step once: `once` of the program and
+/// `twice` of its probe, which does two blocks in a step. Without a probe there are no such figures.
+pub fn whole_loops(once: CompiledFigures, steps: usize, twice: Option<&CompiledFigures>) -> CompiledFigures {
+    if steps == 1 {
+        return once;
+    }
+    let all = |once: Option<f64>, twice: Option<f64>| {
+        let (once, twice) = (once?, twice?);
+        Some(once + (steps - 1) as f64 * (twice - once).max(0.0))
+    };
+    CompiledFigures {
+        flops: all(once.flops, twice.and_then(|f| f.flops)),
+        bytes_accessed: all(once.bytes_accessed, twice.and_then(|f| f.bytes_accessed)),
+        optimal_seconds: all(once.optimal_seconds, twice.and_then(|f| f.optimal_seconds)),
+        ..once
+    }
+}
+
 /// A form with its program, ready to be compiled; or why there is none.
 pub struct Candidate {
     /// The form.
@@ -82,14 +100,15 @@ impl Recipe<'_> {
         4 * (batch * heads * length * length) as u64
     }
 
-    /// The program in one form.
-    pub fn program(&self, form: Form, imported: Option<&Imported>) -> Program {
+    /// The program in one form; with `probe`, the one that is only compiled for its figures.
+    pub fn program(&self, form: Form, imported: Option<&Imported>, probe: bool) -> Program {
         let target = Target {
             bucket: self.bucket,
             precision: self.precision,
             form,
             table_length: self.table_length,
             imported,
+            probe,
         };
         lower::lower(self.graph, target)
     }
@@ -98,12 +117,12 @@ impl Recipe<'_> {
     /// not quietly do something else. A file falls back to the native forms, with its refusal on record, as the file is a
     /// wish about speed and gives the same answers.
     pub fn candidates(&self) -> Vec<Candidate> {
-        let own = |form| Candidate { form, program: Ok(self.program(form, None)) };
+        let own = |form| Candidate { form, program: Ok(self.program(form, None, false)) };
         match self.attention {
             Attention::Named(name) => Form::from_name(name).into_iter().map(own).collect(),
             Attention::File(path) => {
                 let program = imported::read(path, self.graph, self.bucket, self.precision)
-                    .map(|function| self.program(Form::Imported, Some(&function)))
+                    .map(|function| self.program(Form::Imported, Some(&function), false))
                     .map_err(|error| error.to_string());
                 vec![Candidate { form: Form::Imported, program }, own(Form::Native), own(Form::Blocked)]
             }
@@ -156,15 +175,17 @@ impl Recipe<'_> {
                 Attention::Named(_) => "asked for".to_owned(),
                 _ if compiled.len() > 1 => "the only form that fits".to_owned(),
                 _ if !refused.is_empty() => "the first form that compiles".to_owned(),
-                _ => format!("all scores of an operation are {:.0} MiB, no other form was compiled", mib(self.score_bytes())),
+                _ => format!(
+                    "all scores of an operation are {:.0} MiB, no other form was compiled",
+                    mib(self.score_bytes())
+                ),
             };
             return (Some(first.0.form), why + &after);
         }
-        let seconds = |attempt: &Attempt, figures: &CompiledFigures| {
-            // The loop's body counts once, so a form with a loop has no comparable estimate.
-            figures.optimal_seconds.filter(|&seconds| attempt.loop_steps == 1 && seconds > 0.0)
-        };
-        let timed: Vec<_> = fitting.iter().filter_map(|(a, f)| Some((*a, seconds(a, f)?))).collect();
+        let timed: Vec<_> = fitting
+            .iter()
+            .filter_map(|(a, f)| Some((*a, f.optimal_seconds.filter(|&s| s > 0.0 && f.uncosted == 0)?)))
+            .collect();
         if timed.len() == fitting.len() {
             let best = timed.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(&timed[0]);
             return (Some(best.0.form), format!("least estimated time, {:.3} ms{after}", best.1 * 1e3));

@@ -173,7 +173,8 @@ impl Executable for XlaExecutable {
         let form = report.form.map_or("", |form| form.name()).to_owned();
         let attends = self.graph.attentions().next().is_some() && sequences > 0;
         Ok(Plan {
-            bucket: Some(bucket),
+            // A batch without sequences runs in no shape.
+            bucket: (runs > 0).then_some(bucket),
             padding_tokens: runs * bucket.batch * bucket.length - batch.num_tokens(),
             attention: if attends { BTreeMap::from([(form, sequences)]) } else { BTreeMap::new() },
             memory_bytes: report.figures().map_or(0, |figures| figures.temp_bytes + figures.output_bytes),

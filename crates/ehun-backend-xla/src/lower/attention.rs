@@ -53,9 +53,11 @@ pub const IMPORTED_FUNCTION: &str = "imported_attention";
 
 /// Attention of `q`, `k`, `v: [batch, length, heads * width]`; `tables` are the constants of the bias in the order of
 /// [`AttentionSpec::bias_values`]. Products are in the operands' type, everything between in float32.
+///
+/// With `probe`, loops do two blocks in each step; such a program is only compiled for its figures.
 pub fn attention(
     e: &mut Emitter,
-    form: Form,
+    (form, probe): (Form, bool),
     spec: &AttentionSpec,
     [q, k, v]: [&Val; 3],
     lengths: &Val,
@@ -78,7 +80,7 @@ pub fn attention(
         e.call(IMPORTED_FUNCTION, &operands, &dims, q.elem)
     } else {
         let bias = RelativeBias::new(e, spec, tables, length, q.elem);
-        let scene = Scene { spec, lengths, bias, length };
+        let scene = Scene { spec, lengths, bias, length, probe };
         match form {
             Form::Blocked if length > BLOCK => scene.blocked(e, &q, &k, &v),
             Form::Flash if length > BLOCK => scene.flash(e, &q, &k, &v),
@@ -103,7 +105,10 @@ enum RelativeBias {
     /// `[heads, 2 * length - 1]` by key position - query position.
     Bucketed(Val),
     /// `[heads, 2 * length - 1, head_dim]`: keys' positions by key - query, queries' positions by query - key.
-    Disentangled { keys: Option<Val>, queries: Option<Val> },
+    Disentangled {
+        keys: Option<Val>,
+        queries: Option<Val>,
+    },
 }
 
 impl RelativeBias {
@@ -150,6 +155,7 @@ struct Scene<'a> {
     lengths: &'a Val,
     bias: RelativeBias,
     length: usize,
+    probe: bool,
 }
 
 impl Scene<'_> {
@@ -172,74 +178,105 @@ impl Scene<'_> {
         e.convert(&out, q.elem)
     }
 
+    /// Steps of a loop over blocks of the length, and the blocks of each step.
+    fn steps(&self) -> (usize, usize) {
+        let blocks = self.length.div_ceil(BLOCK);
+        if self.probe { (blocks.div_ceil(2), 2) } else { (blocks, 1) }
+    }
+
+    /// The first row of block `number` of step `step`.
+    fn first_row(&self, e: &mut Emitter, step: &Val, number: usize) -> Val {
+        let per_step = self.steps().1;
+        let first = e.binary_number("multiply", step, (BLOCK * per_step) as f64);
+        if number == 0 { first } else { e.binary_number("add", &first, (BLOCK * number) as f64) }
+    }
+
     fn blocked(&self, e: &mut Emitter, q: &Val, k: &Val, v: &Val) -> Val {
-        let length = self.length;
-        let band = self.spec.band;
-        // With a window on both sides, a block sees only the keys around it.
-        let window = match (band.left, band.right) {
-            (Some(left), Some(right)) => length.min(left as usize + BLOCK + right as usize),
-            _ => length,
-        };
         let mut dims = q.dims.clone();
         dims[3] = self.spec.value_dim;
         let start = e.splat(0.0, &dims, q.elem);
-        let out = e.repeat(length.div_ceil(BLOCK), &[start], |e, step, carried| {
-            let first = e.binary_number("multiply", step, BLOCK as f64);
-            // The last block reaches back over rows that are done where the length is no multiple of the block.
-            let first = e.binary_number("minimum", &first, (length - BLOCK) as f64);
-            let key = (window < length).then(|| {
-                let key = e.binary_number("subtract", &first, f64::from(band.left.unwrap_or(0)));
-                let key = e.binary_number("maximum", &key, 0.0);
-                e.binary_number("minimum", &key, (length - window) as f64)
-            });
-            let q = e.dynamic_slice_dim(q, 2, &first, BLOCK);
-            let (k, v) = match &key {
-                Some(key) => (e.dynamic_slice_dim(k, 2, key, window), e.dynamic_slice_dim(v, 2, key, window)),
-                None => (k.clone(), v.clone()),
-            };
-            let queries = Span { first: Some(&first), count: BLOCK };
-            let keys = Span { first: key.as_ref(), count: window };
-            let rows = self.block(e, &q, &k, &v, queries, keys);
-            vec![e.dynamic_update_dim(&carried[0], &rows, 2, &first)]
+        let (steps, per_step) = self.steps();
+        let out = e.repeat(steps, &[start], |e, step, carried| {
+            let mut out = carried[0].clone();
+            for number in 0..per_step {
+                let first = self.first_row(e, step, number);
+                out = self.query_block(e, [q, k, v], &first, &out);
+            }
+            vec![out]
         });
         out[0].clone()
     }
 
-    fn flash(&self, e: &mut Emitter, q: &Val, k: &Val, v: &Val) -> Val {
+    /// `out` with the rows of the query block at `first`.
+    fn query_block(&self, e: &mut Emitter, [q, k, v]: [&Val; 3], first: &Val, out: &Val) -> Val {
         let length = self.length;
-        let rows = [q.dims[0], q.dims[1], length];
+        let band = self.spec.band;
+        // With a window on both sides, a block sees only the keys around it.
+        let window = match (band.left, band.right) {
+            (Some(left), Some(right)) => length.min((left as usize + BLOCK).saturating_add(right as usize)),
+            _ => length,
+        };
+        // The last block reaches back over rows that are done where the length is no multiple of the block.
+        let first = e.binary_number("minimum", first, (length - BLOCK) as f64);
+        let key = (window < length).then(|| {
+            let key = e.binary_number("subtract", &first, f64::from(band.left.unwrap_or(0)));
+            let key = e.binary_number("maximum", &key, 0.0);
+            e.binary_number("minimum", &key, (length - window) as f64)
+        });
+        let q = e.dynamic_slice_dim(q, 2, &first, BLOCK);
+        let (k, v) = match &key {
+            Some(key) => (e.dynamic_slice_dim(k, 2, key, window), e.dynamic_slice_dim(v, 2, key, window)),
+            None => (k.clone(), v.clone()),
+        };
+        let queries = Span { first: Some(&first), count: BLOCK };
+        let keys = Span { first: key.as_ref(), count: window };
+        let rows = self.block(e, &q, &k, &v, queries, keys);
+        e.dynamic_update_dim(out, &rows, 2, &first)
+    }
+
+    fn flash(&self, e: &mut Emitter, q: &Val, k: &Val, v: &Val) -> Val {
+        let rows = [q.dims[0], q.dims[1], self.length];
         let mut wide = rows.to_vec();
         wide.push(self.spec.value_dim);
-        let start =
-            [e.splat(UNSEEN, &rows, Elem::F32), e.splat(0.0, &rows, Elem::F32), e.splat(0.0, &wide, Elem::F32)];
-        let padded = length.next_multiple_of(BLOCK) - length;
-        let (k, v) = (e.pad_end(k, 2, padded), e.pad_end(v, 2, padded));
-        let done = e.repeat(length.div_ceil(BLOCK), &start, |e, step, carried| {
-            let (largest, sum, out) = (&carried[0], &carried[1], &carried[2]);
-            let first = e.binary_number("multiply", step, BLOCK as f64);
-            let k = e.dynamic_slice_dim(&k, 2, &first, BLOCK);
-            let v = e.dynamic_slice_dim(&v, 2, &first, BLOCK);
-            let queries = Span { first: None, count: length };
-            let scores = self.scores(e, q, &k, queries, Span { first: Some(&first), count: BLOCK });
-            let block_largest = e.reduce("maximum", &scores, 3);
-            let new_largest = e.binary("maximum", largest, &block_largest);
-            let fade = e.binary("subtract", largest, &new_largest);
-            let fade = e.unary("exponential", &fade);
-            let level = e.broadcast(&new_largest, &[0, 1, 2], &scores.dims.clone());
-            let shifted = e.binary("subtract", &scores, &level);
-            let weights = e.unary("exponential", &shifted);
-            let block_sum = e.reduce("add", &weights, 3);
-            let sum = e.binary("multiply", sum, &fade);
-            let sum = e.binary("add", &sum, &block_sum);
-            let block_out = self.weigh(e, &weights, &v);
-            let fade = e.broadcast(&fade, &[0, 1, 2], &out.dims.clone());
-            let out = e.binary("multiply", out, &fade);
-            let out = e.binary("add", &out, &block_out);
-            vec![new_largest, sum, out]
+        let start = [e.splat(UNSEEN, &rows, Elem::F32), e.splat(0.0, &rows, Elem::F32), e.splat(0.0, &wide, Elem::F32)];
+        let padding = self.length.next_multiple_of(BLOCK) - self.length;
+        let (k, v) = (e.pad_end(k, 2, padding), e.pad_end(v, 2, padding));
+        let (steps, per_step) = self.steps();
+        let done = e.repeat(steps, &start, |e, step, carried| {
+            let mut carried = carried.to_vec();
+            for number in 0..per_step {
+                let first = self.first_row(e, step, number);
+                carried = self.key_block(e, [q, &k, &v], &first, &carried);
+            }
+            carried
         });
         let sum = e.broadcast(&done[1], &[0, 1, 2], &done[2].dims.clone());
         let out = e.binary("divide", &done[2], &sum);
         e.convert(&out, q.elem)
+    }
+
+    /// The running maxima, sums and weighted values, with the key block at `first` taken in.
+    fn key_block(&self, e: &mut Emitter, [q, k, v]: [&Val; 3], first: &Val, carried: &[Val]) -> Vec<Val> {
+        let (largest, sum, out) = (&carried[0], &carried[1], &carried[2]);
+        let k = e.dynamic_slice_dim(k, 2, first, BLOCK);
+        let v = e.dynamic_slice_dim(v, 2, first, BLOCK);
+        let queries = Span { first: None, count: self.length };
+        let scores = self.scores(e, q, &k, queries, Span { first: Some(first), count: BLOCK });
+        let block_largest = e.reduce("maximum", &scores, 3);
+        let new_largest = e.binary("maximum", largest, &block_largest);
+        let fade = e.binary("subtract", largest, &new_largest);
+        let fade = e.unary("exponential", &fade);
+        let level = e.broadcast(&new_largest, &[0, 1, 2], &scores.dims.clone());
+        let shifted = e.binary("subtract", &scores, &level);
+        let weights = e.unary("exponential", &shifted);
+        let block_sum = e.reduce("add", &weights, 3);
+        let sum = e.binary("multiply", sum, &fade);
+        let sum = e.binary("add", &sum, &block_sum);
+        let block_out = self.weigh(e, &weights, &v);
+        let fade = e.broadcast(&fade, &[0, 1, 2], &out.dims.clone());
+        let out = e.binary("multiply", out, &fade);
+        let out = e.binary("add", &out, &block_out);
+        vec![new_largest, sum, out]
     }
 
     /// `weights v` in float32, `[batch, heads, queries, value_dim]`; the products in `v`'s type.

@@ -274,10 +274,8 @@ impl Emitter {
         let zeros = list(dims.iter().map(|_| 0));
         let high = list((0..dims.len()).map(|i| if i == dim { count } else { 0 }));
         let ty = format!("({}, {}) -> {}", x.ty(), zero.ty(), type_text(&dims, x.elem));
-        let text = format!(
-            "stablehlo.pad {}, {}, low = [{zeros}], high = [{high}], interior = [{zeros}]",
-            x.name, zero.name
-        );
+        let text =
+            format!("stablehlo.pad {}, {}, low = [{zeros}], high = [{high}], interior = [{zeros}]", x.name, zero.name);
         self.define(&text, &ty, &dims, x.elem)
     }
 

@@ -95,16 +95,16 @@ pub fn read(path: &Path, graph: &Graph, bucket: Bucket, precision: Precision) ->
     let functions = functions
         .replace("func.func public @main(", &format!("func.func private @{IMPORTED_FUNCTION}("))
         .replace("func.func @main(", &format!("func.func private @{IMPORTED_FUNCTION}("));
-    Ok(Imported { aliases: aliases.to_owned(), functions })
+    Ok(Imported { aliases, functions })
 }
 
-/// What stands before the module, and what stands in it.
-fn split(text: &str) -> Option<(&str, &str)> {
-    let module = text.find("module").filter(|&at| at == 0 || text[..at].ends_with('\n'))?;
+/// The aliases, which stand before the module and after it, and what stands in it.
+fn split(text: &str) -> Option<(String, &str)> {
+    let module = if text.starts_with("module") { 0 } else { text.find("\nmodule")? + 1 };
     let line_end = module + text[module..].find('\n')?;
     let open = text[module..line_end].rfind('{')? + module;
-    let close = text.rfind('}').filter(|&close| close > open)?;
-    Some((&text[..module], &text[open + 1..close]))
+    let close = text.rfind("\n}").filter(|&close| close > open)? + 1;
+    Some((format!("{}{}", &text[..module], &text[close + 1..]), &text[open + 1..close]))
 }
 
 /// The types of `main`, attributes left out: `(tensor<..>, ..) -> tensor<..>`.
@@ -133,9 +133,9 @@ mod tests {
     fn a_module_as_jax_writes_it_is_taken_apart() {
         let text = "#a = #stablehlo.x\nmodule @jit_f attributes {mhlo.num_replicas = 1 : i32} {\n  func.func public \
                     @main(%arg0: tensor<2x3xf32> {jax.arg = \"q\"}, %arg1: tensor<2xi32>) -> (tensor<2x3xf32> \
-                    {jax.result = \"\"}) {\n    return %arg0 : tensor<2x3xf32>\n  }\n}\n";
+                    {jax.result = \"\"}) {\n    return %arg0 : tensor<2x3xf32>\n  }\n}\n#b = loc(#a)\n";
         let (aliases, functions) = split(text).unwrap();
-        assert_eq!(aliases, "#a = #stablehlo.x\n");
+        assert_eq!(aliases, "#a = #stablehlo.x\n\n#b = loc(#a)\n");
         assert_eq!(main_signature(functions).unwrap(), "(tensor<2x3xf32>, tensor<2xi32>) -> tensor<2x3xf32>");
         assert!(split("no module here").is_none());
     }

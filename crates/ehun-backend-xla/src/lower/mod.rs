@@ -12,7 +12,7 @@ pub mod rows;
 use std::collections::HashMap;
 
 use ehun_backend::{Bucket, Precision};
-use ehun_graph::{Graph, Index, Op, RotarySpec, Rows, ValueId, WeightId};
+use ehun_graph::{AttentionSpec, Graph, Index, Op, RotarySpec, Rows, ValueId, WeightId};
 
 use crate::pjrt::Element;
 use attention::Form;
@@ -77,7 +77,7 @@ pub struct Program {
     pub inputs: Vec<InputSpec>,
     /// Dimensions of the results, all float32, in the order of the graph's outputs (or of [`folded_values`]).
     pub outputs: Vec<Vec<usize>>,
-    /// How often the body of each loop runs, for figures that count it once: 1 where there is no loop.
+    /// Steps of each loop, whose body compilers count once in their figures: 1 where there is no loop.
     pub loop_steps: usize,
 }
 
@@ -94,6 +94,8 @@ pub struct Target<'a> {
     pub table_length: usize,
     /// The imported function, for [`Form::Imported`].
     pub imported: Option<&'a Imported>,
+    /// Two blocks in each step of a loop: never run, but its figures less the plain program's are those of one step.
+    pub probe: bool,
 }
 
 /// The rotary embeddings of a graph, each once.
@@ -133,6 +135,7 @@ pub fn constants(graph: &Graph) -> Option<Program> {
         form: Form::Native,
         table_length: 1,
         imported: None,
+        probe: false,
     };
     let mut lowering = Lowering::new(graph, target);
     for (value, node) in graph.values() {
@@ -161,6 +164,24 @@ pub fn lower(graph: &Graph, target: Target<'_>) -> Program {
     }
     let outputs: Vec<ValueId> = graph.outputs().iter().map(|output| output.value).collect();
     lowering.finish(&outputs)
+}
+
+/// The program of one attention operation on its own, for its figures: queries, keys and values `[batch, length, ..]` and
+/// lengths as arguments. The bias must not read tables.
+pub fn attention_alone(graph: &Graph, spec: &AttentionSpec, target: Target<'_>) -> Program {
+    let mut lowering = Lowering::new(graph, target);
+    let Bucket { batch, length } = target.bucket;
+    let elem = lowering.product();
+    let widths =
+        [spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim, spec.num_kv_heads * spec.value_dim];
+    let names = ["%q", "%k", "%v"];
+    let [q, k, v] = [0, 1, 2].map(|i| Val::named(names[i], &[batch, length, widths[i]], elem));
+    let lengths = Val::named("%lengths", &[batch], Elem::I32);
+    let form = (target.form, target.probe);
+    let out = attention::attention(&mut lowering.e, form, spec, [&q, &k, &v], &lengths, &[]);
+    let parameters: Vec<String> =
+        [q, k, v, lengths].iter().map(|argument| format!("{}: {}", argument.name(), argument.ty())).collect();
+    lowering.write(&parameters, &[out])
 }
 
 struct Lowering<'a> {
@@ -226,7 +247,8 @@ impl<'a> Lowering<'a> {
     }
 
     fn matrix(&mut self, id: WeightId) -> Val {
-        let element = if self.product() == Elem::Bf16 && !self.read_as_constant(id) { Element::Bf16 } else { Element::F32 };
+        let element =
+            if self.product() == Elem::Bf16 && !self.read_as_constant(id) { Element::Bf16 } else { Element::F32 };
         self.weight(id, element)
     }
 
@@ -319,7 +341,8 @@ impl<'a> Lowering<'a> {
                 let (q, k, v) = (self.value(*q), self.value(*k), self.value(*v));
                 let lengths = self.batch_input(Input::Lengths);
                 let tables: Vec<Val> = spec.bias_values().into_iter().map(|table| self.value(table)).collect();
-                attention::attention(&mut self.e, self.target.form, spec, [&q, &k, &v], &lengths, &tables)
+                let form = (self.target.form, self.target.probe);
+                attention::attention(&mut self.e, form, spec, [&q, &k, &v], &lengths, &tables)
             }
             Op::Pooling { x, mode } => {
                 let x = self.value(*x);
@@ -367,8 +390,7 @@ impl<'a> Lowering<'a> {
             let input = Input::RotaryByLength { spec: place, sine };
             return self.input(input, Element::F32, &[batch, length, pairs]);
         }
-        let table =
-            self.input(Input::Rotary { spec: place, sine }, Element::F32, &[self.target.table_length, pairs]);
+        let table = self.input(Input::Rotary { spec: place, sine }, Element::F32, &[self.target.table_length, pairs]);
         self.e.slice_dim(&table, 0, 0, length)
     }
 
@@ -388,6 +410,10 @@ impl<'a> Lowering<'a> {
                 format!("{}: {}", argument.name(), argument.ty())
             })
             .collect();
+        self.write(&parameters, &results)
+    }
+
+    fn write(self, parameters: &[String], results: &[Val]) -> Program {
         let names: Vec<&str> = results.iter().map(Val::name).collect();
         let types: Vec<String> = results.iter().map(Val::ty).collect();
         let (names, types) = (names.join(", "), types.join(", "));
@@ -404,7 +430,7 @@ impl<'a> Lowering<'a> {
         Program {
             text,
             inputs: self.inputs,
-            outputs: results.into_iter().map(|result| result.dims).collect(),
+            outputs: results.iter().map(|result| result.dims.clone()).collect(),
             loop_steps: if loops { length.div_ceil(attention::BLOCK) } else { 1 },
         }
     }

@@ -203,8 +203,7 @@ pub fn pooling(e: &mut Emitter, x: &Val, mode: PoolingMode, starts: &Val, length
         return e.select_number(&not_empty, &first, 0.0);
     }
     let position = e.iota(1, &[batch, length]);
-    let (start, end) =
-        (e.broadcast(starts, &[0], &[batch, length]), e.broadcast(lengths, &[0], &[batch, length]));
+    let (start, end) = (e.broadcast(starts, &[0], &[batch, length]), e.broadcast(lengths, &[0], &[batch, length]));
     let inside = if mode == PoolingMode::LastToken {
         let last = e.binary_number("subtract", &end, 1.0);
         e.compare("EQ", &position, &last)

@@ -21,12 +21,15 @@ pub struct CompiledFigures {
     pub temp_bytes: u64,
     /// Size of the machine code in bytes.
     pub code_bytes: u64,
-    /// Floating-point operations; `None` where the platform does not say. A loop's body counts once.
+    /// Floating-point operations; `None` where the platform does not say. As the platform
+    /// gives it, a loop's body counts once; [`crate::choice::whole_loops`] sets that right.
     pub flops: Option<f64>,
     /// Bytes moved between memory and compute units; as above.
     pub bytes_accessed: Option<f64>,
-    /// Estimated time in seconds; as above.
+    /// Estimated time in seconds of the operations that the compiler can cost; as above.
     pub optimal_seconds: Option<f64>,
+    /// Operations that the compiler cannot cost.
+    pub uncosted: u32,
 }
 
 impl CompiledFigures {
@@ -40,6 +43,8 @@ impl CompiledFigures {
 pub struct Executable {
     plugin: Arc<Plugin>,
     executable: *mut sys::PJRT_Executable,
+    /// The loaded program that this one is a view of, which some plugins do not keep alive themselves.
+    _loaded: Option<LoadedExecutable>,
 }
 
 // SAFETY: PJRT executables may be used from any thread.
@@ -82,7 +87,12 @@ impl Executable {
                 match name.as_str() {
                     "flops" => figures.flops = Some(value),
                     "bytes accessed" => figures.bytes_accessed = Some(value),
-                    "optimal_seconds" => figures.optimal_seconds = Some(value),
+                    "optimal_seconds" => {
+                        // libtpu takes a second off for every operation that it cannot cost.
+                        let uncosted = (-value).ceil().max(0.0);
+                        figures.uncosted = uncosted as u32;
+                        figures.optimal_seconds = Some(value + uncosted);
+                    }
                     _ => {}
                 }
             }
@@ -96,8 +106,7 @@ impl Executable {
         call!(&self.plugin, PJRT_Executable_Serialize, arguments)?;
         // SAFETY: the plugin returned these bytes; they live until the deleter below is called, once.
         let bytes = unsafe {
-            let bytes =
-                slice(arguments.serialized_bytes.cast::<u8>(), arguments.serialized_bytes_size).to_vec();
+            let bytes = slice(arguments.serialized_bytes.cast::<u8>(), arguments.serialized_bytes_size).to_vec();
             if let Some(delete) = arguments.serialized_executable_deleter {
                 delete(arguments.serialized_executable);
             }
@@ -134,15 +143,17 @@ pub struct LoadedExecutable {
 
 impl LoadedExecutable {
     pub(super) fn new(client: Client, executable: *mut sys::PJRT_LoadedExecutable) -> Self {
-        let mut handle = LoadedHandle { client, executable, num_outputs: 0 };
-        let plugin = handle.client.plugin().clone();
-        if let Ok(executable) = Self::unloaded(&plugin, executable) {
+        let mut loaded = Self { handle: Arc::new(LoadedHandle { client, executable, num_outputs: 0 }) };
+        let num_outputs = loaded.executable().and_then(|executable| {
             let mut arguments = arguments!(PJRT_Executable_NumOutputs_Args { executable: executable.executable });
-            if call!(&plugin, PJRT_Executable_NumOutputs, arguments).is_ok() {
-                handle.num_outputs = arguments.num_outputs as usize;
-            }
+            call!(&executable.plugin, PJRT_Executable_NumOutputs, arguments)?;
+            Ok(arguments.num_outputs as usize)
+        });
+        // Nobody else has a handle yet.
+        if let (Some(handle), Ok(number)) = (Arc::get_mut(&mut loaded.handle), num_outputs) {
+            handle.num_outputs = number;
         }
-        Self { handle: Arc::new(handle) }
+        loaded
     }
 
     pub(super) fn raw(&self) -> *mut sys::PJRT_LoadedExecutable {
@@ -160,13 +171,11 @@ impl LoadedExecutable {
 
     /// The program without its device: for its figures and for writing it down.
     pub fn executable(&self) -> Result<Executable, PjrtError> {
-        Self::unloaded(self.client().plugin(), self.handle.executable)
-    }
-
-    fn unloaded(plugin: &Arc<Plugin>, loaded: *mut sys::PJRT_LoadedExecutable) -> Result<Executable, PjrtError> {
-        let mut arguments = arguments!(PJRT_LoadedExecutable_GetExecutable_Args { loaded_executable: loaded });
-        call!(plugin, PJRT_LoadedExecutable_GetExecutable, arguments)?;
-        Ok(Executable { plugin: plugin.clone(), executable: arguments.executable })
+        let plugin = self.client().plugin().clone();
+        let mut arguments =
+            arguments!(PJRT_LoadedExecutable_GetExecutable_Args { loaded_executable: self.handle.executable });
+        call!(&plugin, PJRT_LoadedExecutable_GetExecutable, arguments)?;
+        Ok(Executable { plugin, executable: arguments.executable, _loaded: Some(self.clone()) })
     }
 }
 
@@ -189,9 +198,9 @@ impl Topology {
     pub fn create(plugin: &Arc<Plugin>, name: &str) -> Result<Self, PjrtError> {
         let option = "chips_per_host_bounds";
         let bounds: [i64; 3] = [1, 1, 1];
-        let chips = name.rsplit_once(':').map_or(0, |(_, shape)| {
-            shape.split('x').map(|side| side.parse::<usize>().unwrap_or(0)).product()
-        });
+        let chips = name
+            .rsplit_once(':')
+            .map_or(0, |(_, shape)| shape.split('x').map(|side| side.parse::<usize>().unwrap_or(0)).product());
         let options = [arguments!(PJRT_NamedValue {
             name: option.as_ptr().cast(),
             name_size: option.len() as u64,
@@ -234,7 +243,7 @@ impl Topology {
             compile_options_size: options.len() as u64,
         });
         call!(&self.plugin, PJRT_Compile, arguments)?;
-        Ok(Executable { plugin: self.plugin.clone(), executable: arguments.executable })
+        Ok(Executable { plugin: self.plugin.clone(), executable: arguments.executable, _loaded: None })
     }
 }
 

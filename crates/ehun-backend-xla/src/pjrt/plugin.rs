@@ -206,9 +206,7 @@ pub(super) fn named_value(value: &sys::PJRT_NamedValue) -> (String, String) {
     unsafe {
         let name = text(value.name, value.name_size);
         let shown = match value.type_ {
-            sys::PJRT_NamedValue_kString => {
-                text(value.__bindgen_anon_1.string_value, value.value_size)
-            }
+            sys::PJRT_NamedValue_kString => text(value.__bindgen_anon_1.string_value, value.value_size),
             sys::PJRT_NamedValue_kInt64 => value.__bindgen_anon_1.int64_value.to_string(),
             sys::PJRT_NamedValue_kInt64List => {
                 format!("{:?}", slice(value.__bindgen_anon_1.int64_array_value, value.value_size))

@@ -190,7 +190,6 @@ impl Client {
         self.plugin().wait(arguments.done_with_host_buffer)?;
         Ok(buffer)
     }
-
 }
 
 /// StableHLO text as the interface takes it; lives as long as the text.
@@ -267,8 +266,7 @@ impl Buffer {
             __bindgen_anon_1: sys::PJRT_Buffer_MemoryLayout__bindgen_ty_1 { tiled },
             type_: sys::PJRT_Buffer_MemoryLayout_Type_Tiled,
         });
-        let mut size =
-            arguments!(PJRT_Buffer_ToHostBuffer_Args { src: self.buffer, host_layout: &mut layout });
+        let mut size = arguments!(PJRT_Buffer_ToHostBuffer_Args { src: self.buffer, host_layout: &mut layout });
         call!(self.client.plugin(), PJRT_Buffer_ToHostBuffer, size)?;
         let have = data.len() as u64 * 4;
         if size.dst_size != have {

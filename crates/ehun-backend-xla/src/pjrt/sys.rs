@@ -23,7 +23,6 @@
 #![allow(non_camel_case_types, non_upper_case_globals, non_snake_case, dead_code, missing_docs)]
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-
 pub const PJRT_API_MAJOR: u32 = 0;
 pub const PJRT_API_MINOR: u32 = 81;
 pub type size_t = ::std::os::raw::c_ulong;
@@ -100,8 +99,7 @@ impl Default for PJRT_Error_Destroy_Args {
         }
     }
 }
-pub type PJRT_Error_Destroy =
-    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Error_Destroy_Args)>;
+pub type PJRT_Error_Destroy = ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Error_Destroy_Args)>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Error_Message_Args {
@@ -120,8 +118,7 @@ impl Default for PJRT_Error_Message_Args {
         }
     }
 }
-pub type PJRT_Error_Message =
-    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Error_Message_Args)>;
+pub type PJRT_Error_Message = ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Error_Message_Args)>;
 pub const PJRT_Error_Code_OK: PJRT_Error_Code = 0;
 pub const PJRT_Error_Code_CANCELLED: PJRT_Error_Code = 1;
 pub const PJRT_Error_Code_UNKNOWN: PJRT_Error_Code = 2;
@@ -157,9 +154,8 @@ impl Default for PJRT_Error_GetCode_Args {
         }
     }
 }
-pub type PJRT_Error_GetCode = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Error_GetCode_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Error_GetCode =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Error_GetCode_Args) -> *mut PJRT_Error>;
 pub type PJRT_CallbackError = ::std::option::Option<
     unsafe extern "C" fn(
         code: PJRT_Error_Code,
@@ -226,9 +222,8 @@ impl Default for PJRT_Plugin_Initialize_Args {
         }
     }
 }
-pub type PJRT_Plugin_Initialize = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Plugin_Initialize_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Plugin_Initialize =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Plugin_Initialize_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Plugin_Attributes_Args {
@@ -246,9 +241,8 @@ impl Default for PJRT_Plugin_Attributes_Args {
         }
     }
 }
-pub type PJRT_Plugin_Attributes = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Plugin_Attributes_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Plugin_Attributes =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Plugin_Attributes_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Event {
@@ -270,9 +264,8 @@ impl Default for PJRT_Event_Destroy_Args {
         }
     }
 }
-pub type PJRT_Event_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Event_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Event_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Event_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Event_IsReady_Args {
@@ -290,9 +283,8 @@ impl Default for PJRT_Event_IsReady_Args {
         }
     }
 }
-pub type PJRT_Event_IsReady = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Event_IsReady_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Event_IsReady =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Event_IsReady_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Event_Error_Args {
@@ -309,9 +301,8 @@ impl Default for PJRT_Event_Error_Args {
         }
     }
 }
-pub type PJRT_Event_Error = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Event_Error_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Event_Error =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Event_Error_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Event_Await_Args {
@@ -328,12 +319,10 @@ impl Default for PJRT_Event_Await_Args {
         }
     }
 }
-pub type PJRT_Event_Await = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Event_Await_Args) -> *mut PJRT_Error,
->;
-pub type PJRT_Event_OnReadyCallback = ::std::option::Option<
-    unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut ::std::os::raw::c_void),
->;
+pub type PJRT_Event_Await =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Event_Await_Args) -> *mut PJRT_Error>;
+pub type PJRT_Event_OnReadyCallback =
+    ::std::option::Option<unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut ::std::os::raw::c_void)>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Event_OnReady_Args {
@@ -352,9 +341,8 @@ impl Default for PJRT_Event_OnReady_Args {
         }
     }
 }
-pub type PJRT_Event_OnReady = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Event_OnReady_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Event_OnReady =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Event_OnReady_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client {
@@ -435,9 +423,8 @@ impl Default for PJRT_KeyValueGetCallback_Args {
         }
     }
 }
-pub type PJRT_KeyValueGetCallback = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_KeyValueGetCallback_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_KeyValueGetCallback =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_KeyValueGetCallback_Args) -> *mut PJRT_Error>;
 pub type PJRT_KeyValueTryGetCallback_ValueDeleter =
     ::std::option::Option<unsafe extern "C" fn(value: *mut ::std::os::raw::c_char)>;
 #[repr(C)]
@@ -462,9 +449,8 @@ impl Default for PJRT_KeyValueTryGetCallback_Args {
         }
     }
 }
-pub type PJRT_KeyValueTryGetCallback = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_KeyValueTryGetCallback_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_KeyValueTryGetCallback =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_KeyValueTryGetCallback_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_KeyValuePutCallback_Args {
@@ -486,9 +472,8 @@ impl Default for PJRT_KeyValuePutCallback_Args {
         }
     }
 }
-pub type PJRT_KeyValuePutCallback = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_KeyValuePutCallback =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_Create_Args {
@@ -513,9 +498,8 @@ impl Default for PJRT_Client_Create_Args {
         }
     }
 }
-pub type PJRT_Client_Create = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_Create_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_Create =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_Create_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_Destroy_Args {
@@ -532,9 +516,8 @@ impl Default for PJRT_Client_Destroy_Args {
         }
     }
 }
-pub type PJRT_Client_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_PlatformName_Args {
@@ -553,9 +536,8 @@ impl Default for PJRT_Client_PlatformName_Args {
         }
     }
 }
-pub type PJRT_Client_PlatformName = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_PlatformName_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_PlatformName =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_PlatformName_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_ProcessIndex_Args {
@@ -573,9 +555,8 @@ impl Default for PJRT_Client_ProcessIndex_Args {
         }
     }
 }
-pub type PJRT_Client_ProcessIndex = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_ProcessIndex_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_ProcessIndex =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_ProcessIndex_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_PlatformVersion_Args {
@@ -594,9 +575,8 @@ impl Default for PJRT_Client_PlatformVersion_Args {
         }
     }
 }
-pub type PJRT_Client_PlatformVersion = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_PlatformVersion_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_PlatformVersion =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_PlatformVersion_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_TopologyDescription_Args {
@@ -614,9 +594,8 @@ impl Default for PJRT_Client_TopologyDescription_Args {
         }
     }
 }
-pub type PJRT_Client_TopologyDescription = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_TopologyDescription_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_TopologyDescription =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_TopologyDescription_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_Devices_Args {
@@ -635,9 +614,8 @@ impl Default for PJRT_Client_Devices_Args {
         }
     }
 }
-pub type PJRT_Client_Devices = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_Devices_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_Devices =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_Devices_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_AddressableDevices_Args {
@@ -656,9 +634,8 @@ impl Default for PJRT_Client_AddressableDevices_Args {
         }
     }
 }
-pub type PJRT_Client_AddressableDevices = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_AddressableDevices_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_AddressableDevices =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_AddressableDevices_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_LookupDevice_Args {
@@ -677,9 +654,8 @@ impl Default for PJRT_Client_LookupDevice_Args {
         }
     }
 }
-pub type PJRT_Client_LookupDevice = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_LookupDevice_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_LookupDevice =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_LookupDevice_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_LookupAddressableDevice_Args {
@@ -698,9 +674,8 @@ impl Default for PJRT_Client_LookupAddressableDevice_Args {
         }
     }
 }
-pub type PJRT_Client_LookupAddressableDevice = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_LookupAddressableDevice_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_LookupAddressableDevice =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_LookupAddressableDevice_Args) -> *mut PJRT_Error>;
 pub const PJRT_ProcessState_kUnspecified: PJRT_ProcessState = 0;
 pub const PJRT_ProcessState_kUninitialized: PJRT_ProcessState = 1;
 pub const PJRT_ProcessState_kDisconnected: PJRT_ProcessState = 2;
@@ -745,9 +720,8 @@ impl Default for PJRT_Client_UpdateGlobalProcessInfo_Args {
         }
     }
 }
-pub type PJRT_Client_UpdateGlobalProcessInfo = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_UpdateGlobalProcessInfo_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_UpdateGlobalProcessInfo =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_UpdateGlobalProcessInfo_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_AddressableMemories_Args {
@@ -766,9 +740,8 @@ impl Default for PJRT_Client_AddressableMemories_Args {
         }
     }
 }
-pub type PJRT_Client_AddressableMemories = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_AddressableMemories_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_AddressableMemories =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_AddressableMemories_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Program {
@@ -808,9 +781,8 @@ impl Default for PJRT_Client_Compile_Args {
         }
     }
 }
-pub type PJRT_Client_Compile = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_Compile_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_Compile =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_Compile_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_DefaultDeviceAssignment_Args {
@@ -831,9 +803,8 @@ impl Default for PJRT_Client_DefaultDeviceAssignment_Args {
         }
     }
 }
-pub type PJRT_Client_DefaultDeviceAssignment = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_DefaultDeviceAssignment_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_DefaultDeviceAssignment =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_DefaultDeviceAssignment_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_DmaMap_Args {
@@ -852,9 +823,8 @@ impl Default for PJRT_Client_DmaMap_Args {
         }
     }
 }
-pub type PJRT_Client_DmaMap = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_DmaMap_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_DmaMap =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_DmaMap_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_DmaUnmap_Args {
@@ -872,9 +842,8 @@ impl Default for PJRT_Client_DmaUnmap_Args {
         }
     }
 }
-pub type PJRT_Client_DmaUnmap = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_DmaUnmap_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_DmaUnmap =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_DmaUnmap_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_AsyncHostToDeviceTransferManager_Destroy_Args {
@@ -892,9 +861,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_Destroy_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_Destroy_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_Destroy_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -919,9 +886,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_TransferData_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_TransferData = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_TransferData_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_TransferData_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -942,9 +907,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -964,9 +927,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_Device_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_Device = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_Device_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_Device_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -986,9 +947,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_BufferCount = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1009,9 +968,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_BufferSize = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1034,9 +991,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_SetBufferError = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1057,9 +1012,7 @@ impl Default for PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args {
     }
 }
 pub type PJRT_AsyncHostToDeviceTransferManager_AddMetadata = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args) -> *mut PJRT_Error,
 >;
 pub const PJRT_Buffer_Type_INVALID: PJRT_Buffer_Type = 0;
 pub const PJRT_Buffer_Type_PRED: PJRT_Buffer_Type = 1;
@@ -1218,9 +1171,8 @@ impl Default for PJRT_Client_CreateAliasBuffer_Args {
         }
     }
 }
-pub type PJRT_Client_CreateAliasBuffer = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_CreateAliasBuffer_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_CreateAliasBuffer =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_CreateAliasBuffer_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_FulfillAliasBuffer_Args {
@@ -1242,9 +1194,8 @@ impl Default for PJRT_Client_FulfillAliasBuffer_Args {
         }
     }
 }
-pub type PJRT_Client_FulfillAliasBuffer = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_FulfillAliasBuffer_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_FulfillAliasBuffer =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_FulfillAliasBuffer_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_BufferFromHostBuffer_Args {
@@ -1273,9 +1224,8 @@ impl Default for PJRT_Client_BufferFromHostBuffer_Args {
         }
     }
 }
-pub type PJRT_Client_BufferFromHostBuffer = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Client_BufferFromHostBuffer_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Client_BufferFromHostBuffer =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Client_BufferFromHostBuffer_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
@@ -1289,10 +1239,7 @@ pub struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
     pub layout: *mut PJRT_Buffer_MemoryLayout,
     pub device: *mut PJRT_Device,
     pub on_delete_callback: ::std::option::Option<
-        unsafe extern "C" fn(
-            device_buffer_ptr: *mut ::std::os::raw::c_void,
-            user_arg: *mut ::std::os::raw::c_void,
-        ),
+        unsafe extern "C" fn(device_buffer_ptr: *mut ::std::os::raw::c_void, user_arg: *mut ::std::os::raw::c_void),
     >,
     pub on_delete_callback_arg: *mut ::std::os::raw::c_void,
     pub stream: isize,
@@ -1352,9 +1299,7 @@ impl Default for PJRT_Client_CreateBuffersForAsyncHostToDevice_Args {
     }
 }
 pub type PJRT_Client_CreateBuffersForAsyncHostToDevice = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_Client_CreateBuffersForAsyncHostToDevice_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_Client_CreateBuffersForAsyncHostToDevice_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1373,9 +1318,8 @@ impl Default for PJRT_DeviceDescription_Id_Args {
         }
     }
 }
-pub type PJRT_DeviceDescription_Id = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_Id_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_DeviceDescription_Id =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_Id_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_DeviceDescription_ProcessIndex_Args {
@@ -1393,9 +1337,8 @@ impl Default for PJRT_DeviceDescription_ProcessIndex_Args {
         }
     }
 }
-pub type PJRT_DeviceDescription_ProcessIndex = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_ProcessIndex_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_DeviceDescription_ProcessIndex =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_ProcessIndex_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_DeviceDescription_Attributes_Args {
@@ -1414,9 +1357,8 @@ impl Default for PJRT_DeviceDescription_Attributes_Args {
         }
     }
 }
-pub type PJRT_DeviceDescription_Attributes = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_Attributes_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_DeviceDescription_Attributes =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_Attributes_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_DeviceDescription_Kind_Args {
@@ -1435,9 +1377,8 @@ impl Default for PJRT_DeviceDescription_Kind_Args {
         }
     }
 }
-pub type PJRT_DeviceDescription_Kind = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_Kind_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_DeviceDescription_Kind =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_Kind_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_DeviceDescription_DebugString_Args {
@@ -1456,9 +1397,8 @@ impl Default for PJRT_DeviceDescription_DebugString_Args {
         }
     }
 }
-pub type PJRT_DeviceDescription_DebugString = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_DebugString_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_DeviceDescription_DebugString =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_DebugString_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_DeviceDescription_ToString_Args {
@@ -1477,9 +1417,8 @@ impl Default for PJRT_DeviceDescription_ToString_Args {
         }
     }
 }
-pub type PJRT_DeviceDescription_ToString = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_ToString_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_DeviceDescription_ToString =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_DeviceDescription_ToString_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Device_GetDescription_Args {
@@ -1497,9 +1436,8 @@ impl Default for PJRT_Device_GetDescription_Args {
         }
     }
 }
-pub type PJRT_Device_GetDescription = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Device_GetDescription_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Device_GetDescription =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Device_GetDescription_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Device_IsAddressable_Args {
@@ -1517,9 +1455,8 @@ impl Default for PJRT_Device_IsAddressable_Args {
         }
     }
 }
-pub type PJRT_Device_IsAddressable = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Device_IsAddressable_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Device_IsAddressable =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Device_IsAddressable_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Device_LocalHardwareId_Args {
@@ -1537,9 +1474,8 @@ impl Default for PJRT_Device_LocalHardwareId_Args {
         }
     }
 }
-pub type PJRT_Device_LocalHardwareId = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Device_LocalHardwareId_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Device_LocalHardwareId =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Device_LocalHardwareId_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Device_AddressableMemories_Args {
@@ -1558,9 +1494,8 @@ impl Default for PJRT_Device_AddressableMemories_Args {
         }
     }
 }
-pub type PJRT_Device_AddressableMemories = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Device_AddressableMemories_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Device_AddressableMemories =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Device_AddressableMemories_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Device_DefaultMemory_Args {
@@ -1578,9 +1513,8 @@ impl Default for PJRT_Device_DefaultMemory_Args {
         }
     }
 }
-pub type PJRT_Device_DefaultMemory = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Device_DefaultMemory_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Device_DefaultMemory =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Device_DefaultMemory_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Device_MemoryStats_Args {
@@ -1618,9 +1552,8 @@ impl Default for PJRT_Device_MemoryStats_Args {
         }
     }
 }
-pub type PJRT_Device_MemoryStats = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Device_MemoryStats_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Device_MemoryStats =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Device_MemoryStats_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Memory_Id_Args {
@@ -1658,9 +1591,8 @@ impl Default for PJRT_Memory_Kind_Args {
         }
     }
 }
-pub type PJRT_Memory_Kind = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Memory_Kind_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Memory_Kind =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Memory_Kind_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Memory_Kind_Id_Args {
@@ -1678,9 +1610,8 @@ impl Default for PJRT_Memory_Kind_Id_Args {
         }
     }
 }
-pub type PJRT_Memory_Kind_Id = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Memory_Kind_Id_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Memory_Kind_Id =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Memory_Kind_Id_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Memory_DebugString_Args {
@@ -1699,9 +1630,8 @@ impl Default for PJRT_Memory_DebugString_Args {
         }
     }
 }
-pub type PJRT_Memory_DebugString = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Memory_DebugString_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Memory_DebugString =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Memory_DebugString_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Memory_ToString_Args {
@@ -1720,9 +1650,8 @@ impl Default for PJRT_Memory_ToString_Args {
         }
     }
 }
-pub type PJRT_Memory_ToString = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Memory_ToString_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Memory_ToString =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Memory_ToString_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Memory_AddressableByDevices_Args {
@@ -1741,9 +1670,8 @@ impl Default for PJRT_Memory_AddressableByDevices_Args {
         }
     }
 }
-pub type PJRT_Memory_AddressableByDevices = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Memory_AddressableByDevices_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Memory_AddressableByDevices =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Memory_AddressableByDevices_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_ExecuteContext {
@@ -1765,9 +1693,8 @@ impl Default for PJRT_ExecuteContext_Create_Args {
         }
     }
 }
-pub type PJRT_ExecuteContext_Create = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_ExecuteContext_Create_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_ExecuteContext_Create =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_ExecuteContext_Create_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_ExecuteContext_Destroy_Args {
@@ -1784,9 +1711,8 @@ impl Default for PJRT_ExecuteContext_Destroy_Args {
         }
     }
 }
-pub type PJRT_ExecuteContext_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_ExecuteContext_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_ExecuteContext_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_ExecuteContext_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_Destroy_Args {
@@ -1803,9 +1729,8 @@ impl Default for PJRT_Executable_Destroy_Args {
         }
     }
 }
-pub type PJRT_Executable_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_LoadedExecutable_Destroy_Args {
@@ -1822,9 +1747,8 @@ impl Default for PJRT_LoadedExecutable_Destroy_Args {
         }
     }
 }
-pub type PJRT_LoadedExecutable_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_LoadedExecutable_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_LoadedExecutable_GetExecutable_Args {
@@ -1842,9 +1766,8 @@ impl Default for PJRT_LoadedExecutable_GetExecutable_Args {
         }
     }
 }
-pub type PJRT_LoadedExecutable_GetExecutable = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_GetExecutable_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_LoadedExecutable_GetExecutable =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_GetExecutable_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_DeviceAssignmentSerialized {
@@ -1872,9 +1795,7 @@ impl Default for PJRT_LoadedExecutable_GetDeviceAssignment_Args {
     }
 }
 pub type PJRT_LoadedExecutable_GetDeviceAssignment = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_LoadedExecutable_GetDeviceAssignment_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_GetDeviceAssignment_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1894,9 +1815,8 @@ impl Default for PJRT_Executable_Name_Args {
         }
     }
 }
-pub type PJRT_Executable_Name = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_Name_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_Name =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_Name_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_NumReplicas_Args {
@@ -1914,9 +1834,8 @@ impl Default for PJRT_Executable_NumReplicas_Args {
         }
     }
 }
-pub type PJRT_Executable_NumReplicas = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_NumReplicas_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_NumReplicas =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_NumReplicas_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_NumPartitions_Args {
@@ -1934,9 +1853,8 @@ impl Default for PJRT_Executable_NumPartitions_Args {
         }
     }
 }
-pub type PJRT_Executable_NumPartitions = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_NumPartitions_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_NumPartitions =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_NumPartitions_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_LoadedExecutable_AddressableDevices_Args {
@@ -1956,9 +1874,7 @@ impl Default for PJRT_LoadedExecutable_AddressableDevices_Args {
     }
 }
 pub type PJRT_LoadedExecutable_AddressableDevices = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_LoadedExecutable_AddressableDevices_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_AddressableDevices_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1977,9 +1893,8 @@ impl Default for PJRT_Executable_OptimizedProgram_Args {
         }
     }
 }
-pub type PJRT_Executable_OptimizedProgram = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_OptimizedProgram_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_OptimizedProgram =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_OptimizedProgram_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_LoadedExecutable_Delete_Args {
@@ -1996,9 +1911,8 @@ impl Default for PJRT_LoadedExecutable_Delete_Args {
         }
     }
 }
-pub type PJRT_LoadedExecutable_Delete = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Delete_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_LoadedExecutable_Delete =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Delete_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_LoadedExecutable_IsDeleted_Args {
@@ -2016,19 +1930,15 @@ impl Default for PJRT_LoadedExecutable_IsDeleted_Args {
         }
     }
 }
-pub type PJRT_LoadedExecutable_IsDeleted = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_IsDeleted_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_LoadedExecutable_IsDeleted =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_IsDeleted_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Chunk {
     pub data: *mut ::std::os::raw::c_void,
     pub size: size_t,
     pub deleter: ::std::option::Option<
-        unsafe extern "C" fn(
-            data: *mut ::std::os::raw::c_void,
-            deleter_arg: *mut ::std::os::raw::c_void,
-        ),
+        unsafe extern "C" fn(data: *mut ::std::os::raw::c_void, deleter_arg: *mut ::std::os::raw::c_void),
     >,
     pub deleter_arg: *mut ::std::os::raw::c_void,
 }
@@ -2061,10 +1971,7 @@ pub type PJRT_SendCallback = ::std::option::Option<
     ) -> *mut PJRT_Error,
 >;
 pub type PJRT_RecvCallback = ::std::option::Option<
-    unsafe extern "C" fn(
-        stream: *mut PJRT_CopyToDeviceStream,
-        user_arg: *mut ::std::os::raw::c_void,
-    ),
+    unsafe extern "C" fn(stream: *mut PJRT_CopyToDeviceStream, user_arg: *mut ::std::os::raw::c_void),
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2148,9 +2055,8 @@ impl Default for PJRT_LoadedExecutable_Execute_Args {
         }
     }
 }
-pub type PJRT_LoadedExecutable_Execute = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Execute_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_LoadedExecutable_Execute =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Execute_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_NumOutputs_Args {
@@ -2168,9 +2074,8 @@ impl Default for PJRT_Executable_NumOutputs_Args {
         }
     }
 }
-pub type PJRT_Executable_NumOutputs = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_NumOutputs_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_NumOutputs =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_NumOutputs_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_SizeOfGeneratedCodeInBytes_Args {
@@ -2189,9 +2094,7 @@ impl Default for PJRT_Executable_SizeOfGeneratedCodeInBytes_Args {
     }
 }
 pub type PJRT_Executable_SizeOfGeneratedCodeInBytes = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_Executable_SizeOfGeneratedCodeInBytes_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_Executable_SizeOfGeneratedCodeInBytes_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2211,9 +2114,8 @@ impl Default for PJRT_Executable_Fingerprint_Args {
         }
     }
 }
-pub type PJRT_Executable_Fingerprint = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_Fingerprint_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_Fingerprint =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_Fingerprint_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_GetCostAnalysis_Args {
@@ -2232,9 +2134,8 @@ impl Default for PJRT_Executable_GetCostAnalysis_Args {
         }
     }
 }
-pub type PJRT_Executable_GetCostAnalysis = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_GetCostAnalysis_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_GetCostAnalysis =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_GetCostAnalysis_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_GetCompiledMemoryStats_Args {
@@ -2283,9 +2184,8 @@ impl Default for PJRT_Executable_OutputElementTypes_Args {
         }
     }
 }
-pub type PJRT_Executable_OutputElementTypes = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_OutputElementTypes_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_OutputElementTypes =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_OutputElementTypes_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_OutputDimensions_Args {
@@ -2305,9 +2205,8 @@ impl Default for PJRT_Executable_OutputDimensions_Args {
         }
     }
 }
-pub type PJRT_Executable_OutputDimensions = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_OutputDimensions_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_OutputDimensions =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_OutputDimensions_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_OutputMemoryKinds_Args {
@@ -2327,9 +2226,8 @@ impl Default for PJRT_Executable_OutputMemoryKinds_Args {
         }
     }
 }
-pub type PJRT_Executable_OutputMemoryKinds = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_OutputMemoryKinds_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_OutputMemoryKinds =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_OutputMemoryKinds_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_SerializedExecutable {
@@ -2356,9 +2254,8 @@ impl Default for PJRT_Executable_Serialize_Args {
         }
     }
 }
-pub type PJRT_Executable_Serialize = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_Serialize_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_Serialize =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_Serialize_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Executable_DeserializeAndLoad_Args {
@@ -2380,9 +2277,8 @@ impl Default for PJRT_Executable_DeserializeAndLoad_Args {
         }
     }
 }
-pub type PJRT_Executable_DeserializeAndLoad = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Executable_DeserializeAndLoad_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Executable_DeserializeAndLoad =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Executable_DeserializeAndLoad_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_LoadedExecutable_Fingerprint_Args {
@@ -2401,9 +2297,8 @@ impl Default for PJRT_LoadedExecutable_Fingerprint_Args {
         }
     }
 }
-pub type PJRT_LoadedExecutable_Fingerprint = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Fingerprint_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_LoadedExecutable_Fingerprint =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_LoadedExecutable_Fingerprint_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_Destroy_Args {
@@ -2420,9 +2315,8 @@ impl Default for PJRT_Buffer_Destroy_Args {
         }
     }
 }
-pub type PJRT_Buffer_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_ElementType_Args {
@@ -2440,9 +2334,8 @@ impl Default for PJRT_Buffer_ElementType_Args {
         }
     }
 }
-pub type PJRT_Buffer_ElementType = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_ElementType_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_ElementType =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_ElementType_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_Dimensions_Args {
@@ -2461,9 +2354,8 @@ impl Default for PJRT_Buffer_Dimensions_Args {
         }
     }
 }
-pub type PJRT_Buffer_Dimensions = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_Dimensions_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_Dimensions =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_Dimensions_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_UnpaddedDimensions_Args {
@@ -2482,9 +2374,8 @@ impl Default for PJRT_Buffer_UnpaddedDimensions_Args {
         }
     }
 }
-pub type PJRT_Buffer_UnpaddedDimensions = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_UnpaddedDimensions_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_UnpaddedDimensions =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_UnpaddedDimensions_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_DynamicDimensionIndices_Args {
@@ -2503,9 +2394,8 @@ impl Default for PJRT_Buffer_DynamicDimensionIndices_Args {
         }
     }
 }
-pub type PJRT_Buffer_DynamicDimensionIndices = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_DynamicDimensionIndices_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_DynamicDimensionIndices =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_DynamicDimensionIndices_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct PJRT_Buffer_GetMemoryLayout_Args {
@@ -2523,9 +2413,8 @@ impl Default for PJRT_Buffer_GetMemoryLayout_Args {
         }
     }
 }
-pub type PJRT_Buffer_GetMemoryLayout = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_GetMemoryLayout_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_GetMemoryLayout =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_GetMemoryLayout_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_ToHostBuffer_Args {
@@ -2546,9 +2435,8 @@ impl Default for PJRT_Buffer_ToHostBuffer_Args {
         }
     }
 }
-pub type PJRT_Buffer_ToHostBuffer = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_ToHostBuffer_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_ToHostBuffer =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_ToHostBuffer_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_OnDeviceSizeInBytes_Args {
@@ -2566,9 +2454,8 @@ impl Default for PJRT_Buffer_OnDeviceSizeInBytes_Args {
         }
     }
 }
-pub type PJRT_Buffer_OnDeviceSizeInBytes = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_OnDeviceSizeInBytes_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_OnDeviceSizeInBytes =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_OnDeviceSizeInBytes_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_Delete_Args {
@@ -2585,9 +2472,8 @@ impl Default for PJRT_Buffer_Delete_Args {
         }
     }
 }
-pub type PJRT_Buffer_Delete = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_Delete_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_Delete =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_Delete_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_IsDeleted_Args {
@@ -2605,9 +2491,8 @@ impl Default for PJRT_Buffer_IsDeleted_Args {
         }
     }
 }
-pub type PJRT_Buffer_IsDeleted = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_IsDeleted_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_IsDeleted =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_IsDeleted_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_CopyRawToHost_Args {
@@ -2628,9 +2513,8 @@ impl Default for PJRT_Buffer_CopyRawToHost_Args {
         }
     }
 }
-pub type PJRT_Buffer_CopyRawToHost = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_CopyRawToHost_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_CopyRawToHost =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_CopyRawToHost_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_CopyToDevice_Args {
@@ -2649,9 +2533,8 @@ impl Default for PJRT_Buffer_CopyToDevice_Args {
         }
     }
 }
-pub type PJRT_Buffer_CopyToDevice = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_CopyToDevice_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_CopyToDevice =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_CopyToDevice_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_CopyToMemory_Args {
@@ -2670,9 +2553,8 @@ impl Default for PJRT_Buffer_CopyToMemory_Args {
         }
     }
 }
-pub type PJRT_Buffer_CopyToMemory = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_CopyToMemory_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_CopyToMemory =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_CopyToMemory_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_IsOnCpu_Args {
@@ -2690,9 +2572,8 @@ impl Default for PJRT_Buffer_IsOnCpu_Args {
         }
     }
 }
-pub type PJRT_Buffer_IsOnCpu = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_IsOnCpu_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_IsOnCpu =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_IsOnCpu_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_Device_Args {
@@ -2710,9 +2591,8 @@ impl Default for PJRT_Buffer_Device_Args {
         }
     }
 }
-pub type PJRT_Buffer_Device = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_Device_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_Device =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_Device_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_Memory_Args {
@@ -2730,9 +2610,8 @@ impl Default for PJRT_Buffer_Memory_Args {
         }
     }
 }
-pub type PJRT_Buffer_Memory = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_Memory_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_Memory =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_Memory_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_ReadyEvent_Args {
@@ -2750,9 +2629,8 @@ impl Default for PJRT_Buffer_ReadyEvent_Args {
         }
     }
 }
-pub type PJRT_Buffer_ReadyEvent = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_ReadyEvent_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_ReadyEvent =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_ReadyEvent_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_UnsafePointer_Args {
@@ -2770,9 +2648,8 @@ impl Default for PJRT_Buffer_UnsafePointer_Args {
         }
     }
 }
-pub type PJRT_Buffer_UnsafePointer = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_Buffer_UnsafePointer_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_Buffer_UnsafePointer =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Buffer_UnsafePointer_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Buffer_IncreaseExternalReferenceCount_Args {
@@ -2790,9 +2667,7 @@ impl Default for PJRT_Buffer_IncreaseExternalReferenceCount_Args {
     }
 }
 pub type PJRT_Buffer_IncreaseExternalReferenceCount = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_Buffer_IncreaseExternalReferenceCount_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_Buffer_IncreaseExternalReferenceCount_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2811,9 +2686,7 @@ impl Default for PJRT_Buffer_DecreaseExternalReferenceCount_Args {
     }
 }
 pub type PJRT_Buffer_DecreaseExternalReferenceCount = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_Buffer_DecreaseExternalReferenceCount_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_Buffer_DecreaseExternalReferenceCount_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2833,9 +2706,7 @@ impl Default for PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args {
     }
 }
 pub type PJRT_Buffer_OpaqueDeviceMemoryDataPointer = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2853,9 +2724,8 @@ impl Default for PJRT_CopyToDeviceStream_Destroy_Args {
         }
     }
 }
-pub type PJRT_CopyToDeviceStream_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_CopyToDeviceStream_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_CopyToDeviceStream_AddChunk_Args {
@@ -2874,9 +2744,8 @@ impl Default for PJRT_CopyToDeviceStream_AddChunk_Args {
         }
     }
 }
-pub type PJRT_CopyToDeviceStream_AddChunk = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_AddChunk_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_CopyToDeviceStream_AddChunk =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_AddChunk_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_CopyToDeviceStream_TotalBytes_Args {
@@ -2894,9 +2763,8 @@ impl Default for PJRT_CopyToDeviceStream_TotalBytes_Args {
         }
     }
 }
-pub type PJRT_CopyToDeviceStream_TotalBytes = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_TotalBytes_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_CopyToDeviceStream_TotalBytes =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_TotalBytes_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_CopyToDeviceStream_GranuleSize_Args {
@@ -2914,9 +2782,8 @@ impl Default for PJRT_CopyToDeviceStream_GranuleSize_Args {
         }
     }
 }
-pub type PJRT_CopyToDeviceStream_GranuleSize = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_GranuleSize_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_CopyToDeviceStream_GranuleSize =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_CopyToDeviceStream_GranuleSize_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_CopyToDeviceStream_CurrentBytes_Args {
@@ -2957,9 +2824,8 @@ impl Default for PJRT_TopologyDescription_Create_Args {
         }
     }
 }
-pub type PJRT_TopologyDescription_Create = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Create_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_TopologyDescription_Create =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Create_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_TopologyDescription_Destroy_Args {
@@ -2976,9 +2842,8 @@ impl Default for PJRT_TopologyDescription_Destroy_Args {
         }
     }
 }
-pub type PJRT_TopologyDescription_Destroy = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Destroy_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_TopologyDescription_Destroy =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Destroy_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_TopologyDescription_PlatformVersion_Args {
@@ -2998,9 +2863,7 @@ impl Default for PJRT_TopologyDescription_PlatformVersion_Args {
     }
 }
 pub type PJRT_TopologyDescription_PlatformVersion = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_TopologyDescription_PlatformVersion_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_PlatformVersion_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -3042,9 +2905,7 @@ impl Default for PJRT_TopologyDescription_GetDeviceDescriptions_Args {
     }
 }
 pub type PJRT_TopologyDescription_GetDeviceDescriptions = ::std::option::Option<
-    unsafe extern "C" fn(
-        args: *mut PJRT_TopologyDescription_GetDeviceDescriptions_Args,
-    ) -> *mut PJRT_Error,
+    unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_GetDeviceDescriptions_Args) -> *mut PJRT_Error,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -3060,9 +2921,8 @@ pub struct PJRT_TopologyDescription_Serialize_Args {
     pub serialized_bytes: *const ::std::os::raw::c_char,
     pub serialized_bytes_size: size_t,
     pub serialized_topology: *mut PJRT_SerializedTopology,
-    pub serialized_topology_deleter: ::std::option::Option<
-        unsafe extern "C" fn(serialized_topology: *mut PJRT_SerializedTopology),
-    >,
+    pub serialized_topology_deleter:
+        ::std::option::Option<unsafe extern "C" fn(serialized_topology: *mut PJRT_SerializedTopology)>,
 }
 impl Default for PJRT_TopologyDescription_Serialize_Args {
     fn default() -> Self {
@@ -3073,9 +2933,8 @@ impl Default for PJRT_TopologyDescription_Serialize_Args {
         }
     }
 }
-pub type PJRT_TopologyDescription_Serialize = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Serialize_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_TopologyDescription_Serialize =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Serialize_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_TopologyDescription_Deserialize_Args {
@@ -3115,9 +2974,8 @@ impl Default for PJRT_TopologyDescription_Attributes_Args {
         }
     }
 }
-pub type PJRT_TopologyDescription_Attributes = ::std::option::Option<
-    unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Attributes_Args) -> *mut PJRT_Error,
->;
+pub type PJRT_TopologyDescription_Attributes =
+    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_TopologyDescription_Attributes_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Compile_Args {
@@ -3139,8 +2997,7 @@ impl Default for PJRT_Compile_Args {
         }
     }
 }
-pub type PJRT_Compile =
-    ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Compile_Args) -> *mut PJRT_Error>;
+pub type PJRT_Compile = ::std::option::Option<unsafe extern "C" fn(args: *mut PJRT_Compile_Args) -> *mut PJRT_Error>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct PJRT_Api {
@@ -3233,8 +3090,7 @@ pub struct PJRT_Api {
     pub PJRT_TopologyDescription_Destroy: PJRT_TopologyDescription_Destroy,
     pub PJRT_TopologyDescription_PlatformName: PJRT_TopologyDescription_PlatformName,
     pub PJRT_TopologyDescription_PlatformVersion: PJRT_TopologyDescription_PlatformVersion,
-    pub PJRT_TopologyDescription_GetDeviceDescriptions:
-        PJRT_TopologyDescription_GetDeviceDescriptions,
+    pub PJRT_TopologyDescription_GetDeviceDescriptions: PJRT_TopologyDescription_GetDeviceDescriptions,
     pub PJRT_TopologyDescription_Serialize: PJRT_TopologyDescription_Serialize,
     pub PJRT_TopologyDescription_Attributes: PJRT_TopologyDescription_Attributes,
     pub PJRT_Compile: PJRT_Compile,
@@ -3249,23 +3105,15 @@ pub struct PJRT_Api {
     pub PJRT_ExecuteContext_Create: PJRT_ExecuteContext_Create,
     pub PJRT_ExecuteContext_Destroy: PJRT_ExecuteContext_Destroy,
     pub PJRT_Buffer_CopyRawToHost: PJRT_Buffer_CopyRawToHost,
-    pub PJRT_AsyncHostToDeviceTransferManager_Destroy:
-        PJRT_AsyncHostToDeviceTransferManager_Destroy,
-    pub PJRT_AsyncHostToDeviceTransferManager_TransferData:
-        PJRT_AsyncHostToDeviceTransferManager_TransferData,
-    pub PJRT_Client_CreateBuffersForAsyncHostToDevice:
-        PJRT_Client_CreateBuffersForAsyncHostToDevice,
-    pub PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer:
-        PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer,
+    pub PJRT_AsyncHostToDeviceTransferManager_Destroy: PJRT_AsyncHostToDeviceTransferManager_Destroy,
+    pub PJRT_AsyncHostToDeviceTransferManager_TransferData: PJRT_AsyncHostToDeviceTransferManager_TransferData,
+    pub PJRT_Client_CreateBuffersForAsyncHostToDevice: PJRT_Client_CreateBuffersForAsyncHostToDevice,
+    pub PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer: PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer,
     pub PJRT_AsyncHostToDeviceTransferManager_Device: PJRT_AsyncHostToDeviceTransferManager_Device,
-    pub PJRT_AsyncHostToDeviceTransferManager_BufferCount:
-        PJRT_AsyncHostToDeviceTransferManager_BufferCount,
-    pub PJRT_AsyncHostToDeviceTransferManager_BufferSize:
-        PJRT_AsyncHostToDeviceTransferManager_BufferSize,
-    pub PJRT_AsyncHostToDeviceTransferManager_SetBufferError:
-        PJRT_AsyncHostToDeviceTransferManager_SetBufferError,
-    pub PJRT_AsyncHostToDeviceTransferManager_AddMetadata:
-        PJRT_AsyncHostToDeviceTransferManager_AddMetadata,
+    pub PJRT_AsyncHostToDeviceTransferManager_BufferCount: PJRT_AsyncHostToDeviceTransferManager_BufferCount,
+    pub PJRT_AsyncHostToDeviceTransferManager_BufferSize: PJRT_AsyncHostToDeviceTransferManager_BufferSize,
+    pub PJRT_AsyncHostToDeviceTransferManager_SetBufferError: PJRT_AsyncHostToDeviceTransferManager_SetBufferError,
+    pub PJRT_AsyncHostToDeviceTransferManager_AddMetadata: PJRT_AsyncHostToDeviceTransferManager_AddMetadata,
     pub PJRT_Client_DmaMap: PJRT_Client_DmaMap,
     pub PJRT_Client_DmaUnmap: PJRT_Client_DmaUnmap,
     pub PJRT_Client_CreateUninitializedBuffer: PJRT_Client_CreateUninitializedBuffer,
