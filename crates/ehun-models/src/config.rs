@@ -13,54 +13,89 @@ use crate::error::{ModelError, Result};
 
 /// Keys of any family that matter only in training, in generation, or to a program that reads the file.
 const WITHOUT_EFFECT: &[&str] = &[
+    "_attn_implementation",
     "_attn_implementation_autoset",
+    "_commit_hash",
     "_name_or_path",
     "architectures",
     "attention_dropout",
     "attention_probs_dropout_prob",
     "attn_pdrop",
     "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
     "bos_token_id",
     "chunk_size_feed_forward",
     "classifier_dropout",
     "classifier_dropout_prob",
     "cls_token_id",
+    "cross_attention_hidden_size",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
     "dropout",
     "dropout_rate",
     "dtype",
+    "early_stopping",
     "embd_pdrop",
     "embedding_dropout",
+    "encoder_no_repeat_ngram_size",
     "eos_token_id",
+    "exponential_decay_length_penalty",
     "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
     "gradient_checkpointing",
     "hidden_dropout_prob",
     "id2label",
     "initializer_cutoff_factor",
     "initializer_factor",
     "initializer_range",
+    "is_encoder_decoder",
     "label2id",
     "language",
+    "length_penalty",
     "mask_token_id",
     "max_length",
+    "min_length",
     "model_type",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
     "num_labels",
+    "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
     "output_past",
+    "output_scores",
     "pad_token_id",
     "pooler_dropout",
+    "prefix",
     "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
     "resid_pdrop",
     "return_dict",
+    "return_dict_in_generate",
     "sbert_ce_default_activation_function",
     "sentence_transformers",
     "sep_token_id",
+    "suppress_tokens",
     "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
     "tie_word_embeddings",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
     "torch_dtype",
+    "torchscript",
     "transformers.js_config",
     "transformers_version",
+    "typical_p",
     "unk_token_id",
+    "use_bfloat16",
     "use_cache",
 ];
 
@@ -71,12 +106,19 @@ pub struct Config {
     prefix: String,
     map: Map<String, Value>,
     asked: RefCell<BTreeSet<String>>,
+    /// Whether the keys without effect may be there: in `config.json`, and nowhere else.
+    of_model: bool,
 }
 
 impl Config {
-    /// The object `map` of the file at `path`.
+    /// The object `map` of the model's `config.json` at `path`.
     pub fn new(path: impl Into<String>, map: Map<String, Value>) -> Self {
-        Self { path: path.into(), prefix: String::new(), map, asked: RefCell::default() }
+        Self { of_model: true, ..Self::of_module(path, map) }
+    }
+
+    /// The object `map` of another file, at `path`.
+    pub fn of_module(path: impl Into<String>, map: Map<String, Value>) -> Self {
+        Self { path: path.into(), prefix: String::new(), map, asked: RefCell::default(), of_model: false }
     }
 
     /// The file, for messages.
@@ -195,6 +237,7 @@ impl Config {
                 prefix: format!("{}{key}.", self.prefix),
                 map: map.clone(),
                 asked: RefCell::default(),
+                of_model: false,
             })),
             Some(value) => Err(self.error(key, format!("an object is expected, found {value}"))),
         }
@@ -217,9 +260,9 @@ impl Config {
     /// Fails where a key is present that nobody asked for. `family` is named in the message.
     pub fn finish(&self, family: &str) -> Result<()> {
         let asked = self.asked.borrow();
-        let top = self.prefix.is_empty();
         let unknown = self.map.iter().filter(|(key, value)| {
-            !value.is_null() && !asked.contains(*key) && !(top && WITHOUT_EFFECT.contains(&key.as_str()))
+            let without_effect = self.of_model && WITHOUT_EFFECT.contains(&key.as_str());
+            !value.is_null() && !asked.contains(*key) && !without_effect
         });
         let keys: Vec<String> = unknown.map(|(key, _)| format!("`{}{key}`", self.prefix)).collect();
         if keys.is_empty() {

@@ -17,6 +17,7 @@
 //! | [`tokenizer`] | [`Tokenizer`]: texts and pairs to token ids, types and offsets, with truncation |
 //! | [`modules`] | the sentence-transformers modules of an embedder, both generations of files |
 //! | [`model`] | [`Model`]: graph, weights, tokenizer, prompts, labels and limits of a checkpoint |
+//! | `hub` | with the feature of that name: models from the Hugging Face Hub |
 //! | [`tasks`] | what is done with the rows that a backend gives back |
 //! | `families` | one file for each model family; the only place where a family's name appears |
 //! | `blocks` | the pieces that families share: embeddings, encoder blocks, heads |
@@ -26,6 +27,8 @@
 pub mod checkpoint;
 pub mod config;
 pub mod error;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod model;
 pub mod modules;
 pub mod tasks;
@@ -33,6 +36,7 @@ pub mod tokenizer;
 
 mod blocks;
 mod families;
+mod load;
 
 pub use checkpoint::Checkpoint;
 pub use config::Config;

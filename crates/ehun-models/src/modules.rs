@@ -48,6 +48,17 @@ pub enum Module {
     SpladePooling,
 }
 
+/// The names that the transformer module's file has had, in the order in which sentence-transformers looks for them.
+const TRANSFORMER_CONFIGS: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
 /// What kind of model a sentence-transformers directory says that it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -106,8 +117,8 @@ impl SentenceTransformer {
         if let Some(list) = list {
             this.read_modules(checkpoint, &list)?;
         }
-        if let Some(sentence) = checkpoint.json_object("sentence_bert_config.json")? {
-            let config = Config::new(checkpoint.path_of("sentence_bert_config.json"), sentence);
+        if let Some(file) = TRANSFORMER_CONFIGS.into_iter().find(|file| checkpoint.has(file)) {
+            let config = Config::of_module(checkpoint.path_of(file), checkpoint.json_object(file)?.unwrap_or_default());
             this.max_seq_length = config.opt_usize(&["max_seq_length"])?;
             this.lower_case = config.bool_or(&["do_lower_case"], false)?;
             config.ignore(&[
@@ -199,7 +210,7 @@ fn module_config(checkpoint: &Checkpoint, folder: &str) -> Result<Config> {
     let file = format!("{folder}/config.json");
     let map = checkpoint.json_object(&file)?;
     let map = map.ok_or_else(|| checkpoint.missing(&file, "modules.json lists the module; download the file"))?;
-    Ok(Config::new(checkpoint.path_of(&file), map))
+    Ok(Config::of_module(checkpoint.path_of(&file), map))
 }
 
 /// The names of the modes: the older truth value, the newer name. In the order in which several are put side by side.

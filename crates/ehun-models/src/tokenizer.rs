@@ -109,6 +109,7 @@ impl Tokenizer {
             steps.extend(inner.get_normalizer().cloned());
             inner.with_normalizer(Some(NormalizerSequence::new(steps)));
         }
+        check_end(&inner, &settings, &path)?;
         let largest_id = inner.get_vocab(true).into_values().max().unwrap_or(0);
         let special = inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special);
         let special_ids = special.map(|(id, _)| id).collect();
@@ -219,6 +220,24 @@ impl Tokenizer {
     pub(crate) fn drop_types(&mut self) {
         self.with_types = false;
     }
+}
+
+/// Fails where `tokenizer_config.json` says that texts end with a token and `tokenizer.json` does not add it: transformers then
+/// adds it by code of the tokenizer's class, and last-token pooling would read another row.
+fn check_end(inner: &tokenizers::Tokenizer, settings: &Map<String, Value>, path: &str) -> Result<()> {
+    let token = settings.get("eos_token").and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
+    let (Some(Value::Bool(true)), Some(token)) = (settings.get("add_eos_token"), token) else { return Ok(()) };
+    let encoding = inner.encode_fast("a", true).map_err(|e| ModelError::Tokenize(e.to_string()))?;
+    if encoding.get_ids().last().copied() == inner.token_to_id(token) {
+        return Ok(());
+    }
+    Err(ModelError::InvalidFile {
+        path: path.to_owned(),
+        reason: format!(
+            "it does not end a text with `{token}`, as tokenizer_config.json asks for (add_eos_token); write it again with \
+             `AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers 5"
+        ),
+    })
 }
 
 /// Whether transformers gives the model token types: what the file says, else the default of the tokenizer's class, else that

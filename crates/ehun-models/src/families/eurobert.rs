@@ -21,7 +21,15 @@ pub(super) const EUROBERT: Family = Family {
 
 fn tokens(ctx: &mut Ctx) -> Result<ValueId> {
     let mut dims = decoder::dims(ctx)?;
-    ctx.config.ignore(&["classifier_pooling", "clf_pooling", "mask_token"]);
+    ctx.config.ignore(&[
+        "bos_token",
+        "classifier_pooling",
+        "clf_pooling",
+        "eos_token",
+        "hidden_dropout",
+        "mask_token",
+        "pad_token",
+    ]);
     dims.eps = ctx.config.f64_or(&["rms_norm_eps"], 1e-5)? as f32;
     let bias = ctx.config.bool_or(&["attention_bias"], false)?;
     let mlp_bias = ctx.config.bool_or(&["mlp_bias"], false)?;

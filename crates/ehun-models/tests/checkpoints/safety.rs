@@ -63,6 +63,17 @@ const CASES: &[Case] = &[
         },
         &["tokenizer.json", "save_pretrained"],
     ),
+    (
+        "an end that is not added",
+        "qwen3",
+        |c| {
+            c.edit("tokenizer_config.json", |m| {
+                m.insert("add_eos_token".into(), json!(true));
+                m.insert("eos_token".into(), json!("<s>"));
+            });
+        },
+        &["tokenizer.json", "`<s>`", "add_eos_token"],
+    ),
     ("broken tokenizer", "bert", |c| c.write("tokenizer.json", "{}"), &["tokenizer.json", "not a usable tokenizer"]),
     (
         "a larger vocabulary",
