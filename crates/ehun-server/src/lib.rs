@@ -1,0 +1,33 @@
+//! The server: the wire formats of the field in front of the engine's services.
+//!
+//! It translates and holds no logic: a request becomes an [`ehun_engine::Request`], its answer becomes JSON in the form
+//! that the client's library expects. What is batched, which backend answers and what happens when one fails is the
+//! engine's.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`app`] | [`App`]: the services by name, limits, keys, metrics |
+//! | [`config`] | `ehun.toml` |
+//! | [`fault`] | [`Fault`]: what can go wrong, and how each wire format says it |
+//! | [`call`] | a request to the engine, awaited; dropping it cancels the work |
+//! | [`metrics`] | OpenMetrics text |
+//! | [`auth`] | API keys |
+//! | `wire` | one file for each wire format |
+//! | [`listen`] | sockets, graceful end |
+
+pub mod app;
+pub mod auth;
+pub mod call;
+pub mod config;
+pub mod fault;
+pub mod listen;
+pub mod metrics;
+
+mod body;
+mod wire;
+
+pub use app::{App, Limits, Served};
+pub use config::{Config, ConfigError};
+pub use fault::{Fault, Kind};
+pub use listen::{ServerError, serve, terminated};
+pub use metrics::Metrics;

@@ -1,0 +1,127 @@
+//! Sockets: routes of all wire formats behind one listener, and an end that loses nothing.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+
+use crate::app::App;
+use crate::auth::{self, Scope};
+use crate::fault::{Fault, Kind, Style};
+use crate::wire;
+
+/// An error in starting or running the server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The runtime could not be started, or accepting failed.
+    #[error("the server stopped: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    let limit = app.limits.body_bytes;
+    Router::new()
+        .merge(wire::openai::routes())
+        .merge(wire::tei::routes())
+        .merge(wire::cohere::routes())
+        .merge(wire::oip::routes())
+        .merge(wire::native::routes())
+        .fallback(async |request: Request| {
+            Fault::new(Kind::NotFound, format!("there is no {}", request.uri().path())).response(Style::OpenAi)
+        })
+        .method_not_allowed_fallback(async |request: Request| {
+            let message = format!("{} does not take {}", request.uri().path(), request.method());
+            Fault::new(Kind::Method, message).response(Style::OpenAi)
+        })
+        .layer(DefaultBodyLimit::max(limit))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
+        .with_state(app)
+}
+
+/// What every request passes: the key, and the count of its answer.
+async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let open = matches!(route.as_str(), "/health" | "/ping" | "/metrics" | "/v2/health/live" | "/v2/health/ready");
+    let style = wire::style_of(&route);
+    let too_large = request
+        .headers()
+        .get(axum::http::header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
+        .is_some_and(|length| length > app.limits.body_bytes);
+    let response = match auth::check(&app.keys, request.headers(), Scope::Infer) {
+        Err(fault) if !open => fault.response(style),
+        _ if too_large => {
+            let message = format!("the body is larger than the limit of {} bytes", app.limits.body_bytes);
+            Fault::new(Kind::TooLarge, message).response(style)
+        }
+        _ => next.run(request).await,
+    };
+    app.metrics.request(&route, response.status().as_u16());
+    response
+}
+
+/// Listens on `address` until `stop` is ready, then says that it is not ready, waits up to `drain` for what is in flight,
+/// and returns. `listening` is called with the address once connections are taken.
+pub async fn serve(
+    app: Arc<App>,
+    address: SocketAddr,
+    drain: Duration,
+    listening: impl FnOnce(SocketAddr),
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServerError> {
+    let listener =
+        tokio::net::TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;
+    listening(listener.local_addr()?);
+    let (stopped, stopping) = tokio::sync::oneshot::channel();
+    let closing = Arc::clone(&app);
+    let server = axum::serve(listener, router(app)).with_graceful_shutdown(async move {
+        stop.await;
+        closing.close();
+        let _ = stopped.send(());
+    });
+    // A connection that never ends must not keep the server: after `drain` it is cut.
+    let bound = async move {
+        match stopping.await {
+            Ok(()) => tokio::time::sleep(drain).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        result = std::future::IntoFuture::into_future(server) => Ok(result?),
+        () = bound => Ok(()),
+    }
+}
+
+/// Ready when the process is told to end: SIGTERM or Ctrl-C.
+pub async fn terminated() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => {
+                tokio::select! {
+                    _ = interrupt => {}
+                    _ = terminate.recv() => {}
+                }
+            }
+            Err(_) => drop(interrupt.await),
+        }
+    }
+    #[cfg(not(unix))]
+    drop(interrupt.await);
+}
