@@ -82,8 +82,8 @@ impl Lines {
                 self.done += 1;
                 self.chunks += chunks;
             }
-            Event::Failed { path, message, .. } => eprintln!("failed: {path}: {message}"),
-            Event::Publishing => return,
+            // Failures are listed at the end.
+            Event::Failed { .. } | Event::Publishing => return,
         }
         if self.last.elapsed() < LINE_EVERY {
             return;
@@ -124,7 +124,7 @@ impl Listener for Progress {
                     bar.inc(1);
                     bar.set_message(crate::output::snippet(path, 50));
                 }
-                Event::Failed { path, message, .. } => bar.println(format!("failed: {path}: {message}")),
+                Event::Failed { .. } => {}
                 Event::Publishing => bar.set_message("writing the tables"),
             },
         }

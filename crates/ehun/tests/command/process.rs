@@ -246,7 +246,7 @@ fn json_events_say_what_happens() {
 fn an_interrupt_finishes_what_is_in_flight_and_the_job_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let (input, out) = (folder.path().join("in"), folder.path().join("out"));
-    let text = "A sentence of some length that has to be read and embedded. ".repeat(400);
+    let text = "A sentence of some length that has to be read and embedded. ".repeat(40);
     for i in 0..60 {
         write_all(&input, &[(&format!("{i:02}.txt"), format!("{i} {text}").as_bytes())]);
     }
