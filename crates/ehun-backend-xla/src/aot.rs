@@ -84,11 +84,11 @@ pub fn aot(
         let reason = format!("precision {} is not lowered to XLA here; there are f32 and bf16", options.precision);
         return Err(XlaError::Refused(reason));
     }
-    if let Attention::Named(name) = &options.attention {
-        if crate::Form::from_name(name).is_none() {
-            let reason = format!("attention `{name}` is unknown; there are native, blocked and flash, or a file");
-            return Err(XlaError::Refused(reason));
-        }
+    if let Attention::Named(name) = &options.attention
+        && crate::Form::from_name(name).is_none()
+    {
+        let reason = format!("attention `{name}` is unknown; there are native, blocked and flash, or a file");
+        return Err(XlaError::Refused(reason));
     }
     let longest = graph.max_positions().map_or(options.max_sequence, |most| most.min(options.max_sequence));
     let buckets = buckets::choose(&options.buckets, longest, options.max_batch_tokens)

@@ -145,19 +145,19 @@ impl XlaBackend {
                 return refusals;
             }
         };
-        if let Attention::Named(name) = &options.attention {
-            if Form::from_name(name).is_none() {
-                let reason = format!("attention `{name}` is unknown; there are native, blocked and flash, or a file");
-                refusals.push(Refusal::new("options", reason));
-            }
+        if let Attention::Named(name) = &options.attention
+            && Form::from_name(name).is_none()
+        {
+            let reason = format!("attention `{name}` is unknown; there are native, blocked and flash, or a file");
+            refusals.push(Refusal::new("options", reason));
         }
         if let (Attention::File(path), Some(&bucket)) = (&options.attention, buckets.last()) {
             // A file may be missing for some buckets, which then get another form; if it fits none it is of no use.
             let fits = |bucket: &Bucket| imported::read(path, graph, *bucket, options.precision).is_ok();
-            if !buckets.iter().any(fits) {
-                if let Err(error) = imported::read(path, graph, bucket, options.precision) {
-                    refusals.push(Refusal::new("options", error.to_string()));
-                }
+            if !buckets.iter().any(fits)
+                && let Err(error) = imported::read(path, graph, bucket, options.precision)
+            {
+                refusals.push(Refusal::new("options", error.to_string()));
             }
         }
         refusals
@@ -329,10 +329,10 @@ impl XlaBackend {
     /// The program that folds constants is small and runs once, so it is compiled in this process.
     fn folding(&self, program: &Program, cache: Option<&Cache>) -> Result<LoadedExecutable, PjrtError> {
         let key = self.key(&["constants", &program.text]);
-        if let Some(Found::Entry(_, bytes)) = cache.map(|cache| cache.load(&key)) {
-            if let Ok(executable) = self.client.deserialize(&bytes) {
-                return Ok(executable);
-            }
+        if let Some(Found::Entry(_, bytes)) = cache.map(|cache| cache.load(&key))
+            && let Ok(executable) = self.client.deserialize(&bytes)
+        {
+            return Ok(executable);
         }
         crate::executable::count_compilation();
         let executable = self.client.compile(&program.text)?;

@@ -74,8 +74,8 @@ fn edges(lengths: &[usize], longest: usize) -> Vec<usize> {
         let mut next = cost.clone();
         let mut from = vec![0; slots + 1];
         for slot in 1..=slots {
-            for earlier in 1..slot {
-                let with = cost[earlier] + rows(earlier, slot);
+            for (earlier, before) in cost.iter().enumerate().take(slot).skip(1) {
+                let with = before + rows(earlier, slot);
                 if with < next[slot] {
                     next[slot] = with;
                     from[slot] = earlier;

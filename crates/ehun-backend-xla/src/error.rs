@@ -14,7 +14,4 @@ pub enum XlaError {
     /// The options cannot be done.
     #[error("refused: {0}")]
     Refused(String),
-    /// The name is no platform of this crate.
-    #[error("`{0}` is no XLA platform; there are cpu, tpu and cuda")]
-    UnknownPlatform(String),
 }

@@ -141,10 +141,10 @@ pub fn compile_worker_main() -> ExitCode {
         }
     };
     let result = answer(&request);
-    if let Ok(compiled) = &result {
-        if std::fs::write(&request.executable, &compiled.executable).is_err() {
-            return ExitCode::FAILURE;
-        }
+    if let Ok(compiled) = &result
+        && std::fs::write(&request.executable, &compiled.executable).is_err()
+    {
+        return ExitCode::FAILURE;
     }
     match serde_json::to_string(&result).map(|text| std::fs::write(&request.answer, text)) {
         Ok(Ok(())) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! The compiler's process of this crate's own tests and tools, and the table of attention forms in docs/tpu.md.
 //!
 //! ```sh
-//! ehun-xla forms --topology v5e:1x1 --lengths 64,128,256 --tokens 4096 [--imported FOLDER] [--json FILE]
+//! ehun-xla forms --topology v5e:1x1 --lengths 64,128,256 --tokens 4096 [--forms native,blocked,flash] [--imported FOLDER] [--json FILE]
 //! ```
 //!
 //! compiles one attention operation (12 heads of 64, bf16) in every form for a TPU that need not be here.
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         },
         _ => {
             eprintln!(
-                "ehun-xla forms --topology v5e:1x1 --lengths 64,128 --tokens 4096 [--imported FOLDER] [--json FILE]"
+                "ehun-xla forms --topology v5e:1x1 --lengths 64,128 --tokens 4096 [--forms native,blocked,flash] [--imported FOLDER] [--json FILE]"
             );
             ExitCode::from(2)
         }
@@ -48,7 +48,9 @@ fn forms(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let graph = one_attention(12, 64)?;
     let child = CompileIn::Child { program: std::env::current_exe()?, time_limit: Duration::from_secs(300) };
     let config = AotConfig { compile_in: child, ..AotConfig::new()? };
-    let mut asked: Vec<Attention> = ["native", "blocked", "flash"].map(|name| Attention::Named(name.to_owned())).into();
+    let forms = value("--forms").unwrap_or_else(|| "native,blocked,flash".to_owned());
+    let mut asked: Vec<Attention> =
+        forms.split(',').filter(|name| !name.is_empty()).map(|name| Attention::Named(name.to_owned())).collect();
     if let Some(folder) = value("--imported") {
         asked.push(Attention::File(PathBuf::from(folder)));
     }

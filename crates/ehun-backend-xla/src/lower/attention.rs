@@ -79,8 +79,10 @@ pub fn attention(
         let dims = [batch, spec.num_heads, length, spec.value_dim];
         e.call(IMPORTED_FUNCTION, &operands, &dims, q.elem)
     } else {
-        let bias = RelativeBias::new(e, spec, tables, length, q.elem);
-        let scene = Scene { spec, lengths, bias, length, probe };
+        // The last key block of the flash form reaches beyond the length where that is no multiple of the block.
+        let reach = if form == Form::Flash && length > BLOCK { length.next_multiple_of(BLOCK) } else { length };
+        let bias = RelativeBias::new(e, spec, tables, reach, q.elem);
+        let scene = Scene { spec, lengths, bias, length, reach, probe };
         match form {
             Form::Blocked if length > BLOCK => scene.blocked(e, &q, &k, &v),
             Form::Flash if length > BLOCK => scene.flash(e, &q, &k, &v),
@@ -97,14 +99,14 @@ fn heads_first(e: &mut Emitter, x: &Val, heads: usize, width: usize) -> Val {
     e.transpose(&x, &[0, 2, 1, 3])
 }
 
-/// What the bias reads, laid out by relative position: `2 * length - 1` rows, the middle one for position 0.
+/// What the bias reads, laid out by relative position: `2 * reach - 1` rows, the middle one for position 0.
 enum RelativeBias {
     None,
     /// `[heads]`
     Alibi(Val),
-    /// `[heads, 2 * length - 1]` by key position - query position.
+    /// `[heads, 2 * reach - 1]` by key position - query position.
     Bucketed(Val),
-    /// `[heads, 2 * length - 1, head_dim]`: keys' positions by key - query, queries' positions by query - key.
+    /// `[heads, 2 * reach - 1, head_dim]`: keys' positions by key - query, queries' positions by query - key.
     Disentangled {
         keys: Option<Val>,
         queries: Option<Val>,
@@ -112,8 +114,8 @@ enum RelativeBias {
 }
 
 impl RelativeBias {
-    fn new(e: &mut Emitter, spec: &AttentionSpec, tables: &[Val], length: usize, elem: Elem) -> Self {
-        let far = length as i64 - 1;
+    fn new(e: &mut Emitter, spec: &AttentionSpec, tables: &[Val], reach: usize, elem: Elem) -> Self {
+        let far = reach as i64 - 1;
         match &spec.bias {
             Bias::None => Self::None,
             Bias::Alibi { slopes } => Self::Alibi(e.floats(slopes)),
@@ -132,7 +134,7 @@ impl RelativeBias {
                     let rows = e.integers(&rows);
                     let table = e.convert(table, elem);
                     let by_position = e.gather_rows(&table, &rows);
-                    let split = e.reshape(&by_position, &[2 * length - 1, spec.num_heads, spec.head_dim]);
+                    let split = e.reshape(&by_position, &[2 * reach - 1, spec.num_heads, spec.head_dim]);
                     Some(e.transpose(&split, &[1, 0, 2]))
                 };
                 let keys = take(e, key_positions.is_some(), -1);
@@ -155,6 +157,8 @@ struct Scene<'a> {
     lengths: &'a Val,
     bias: RelativeBias,
     length: usize,
+    /// Positions that the bias is laid out for, from the length on.
+    reach: usize,
     probe: bool,
 }
 
@@ -366,7 +370,7 @@ impl Scene<'_> {
     /// The `rows + columns - 1` relative positions of a tile out of all, along dimension 1.
     fn window(&self, e: &mut Emitter, all: &Val, rows: Span<'_>, columns: Span<'_>) -> Val {
         let width = rows.count + columns.count - 1;
-        let mut start = e.splat((self.length - rows.count) as f64, &[], Elem::I32);
+        let mut start = e.splat((self.reach - rows.count) as f64, &[], Elem::I32);
         if let Some(first) = columns.first {
             start = e.binary("add", &start, first);
         }

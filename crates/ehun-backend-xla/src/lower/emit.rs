@@ -91,7 +91,7 @@ impl Emitter {
         Val { name, dims: dims.to_vec(), elem }
     }
 
-    fn from_one(&mut self, text: &str, x: &Val, dims: &[usize], elem: Elem) -> Val {
+    fn one_operand(&mut self, text: &str, x: &Val, dims: &[usize], elem: Elem) -> Val {
         let ty = format!("({}) -> {}", x.ty(), type_text(dims, elem));
         self.define(text, &ty, dims, elem)
     }
@@ -136,7 +136,7 @@ impl Emitter {
         if x.elem == elem {
             return x.clone();
         }
-        self.from_one(&format!("stablehlo.convert {}", x.name), x, &x.dims.clone(), elem)
+        self.one_operand(&format!("stablehlo.convert {}", x.name), x, &x.dims.clone(), elem)
     }
 
     /// An element-wise operation of one operand: `exponential`, `tanh`.
@@ -189,7 +189,7 @@ impl Emitter {
         if x.dims == dims {
             return x.clone();
         }
-        self.from_one(&format!("stablehlo.broadcast_in_dim {}, dims = [{}]", x.name, list(at)), x, dims, x.elem)
+        self.one_operand(&format!("stablehlo.broadcast_in_dim {}, dims = [{}]", x.name, list(at)), x, dims, x.elem)
     }
 
     /// The same elements in other dimensions.
@@ -198,13 +198,13 @@ impl Emitter {
         if x.dims == dims {
             return x.clone();
         }
-        self.from_one(&format!("stablehlo.reshape {}", x.name), x, dims, x.elem)
+        self.one_operand(&format!("stablehlo.reshape {}", x.name), x, dims, x.elem)
     }
 
     /// Dimensions in another order.
     pub fn transpose(&mut self, x: &Val, order: &[usize]) -> Val {
         let dims: Vec<usize> = order.iter().map(|&dim| x.dims[dim]).collect();
-        self.from_one(&format!("stablehlo.transpose {}, dims = [{}]", x.name, list(order)), x, &dims, x.elem)
+        self.one_operand(&format!("stablehlo.transpose {}, dims = [{}]", x.name, list(order)), x, &dims, x.elem)
     }
 
     /// The part `ranges` of `x`.
@@ -214,7 +214,7 @@ impl Emitter {
             return x.clone();
         }
         let parts = list(ranges.iter().map(|(start, end)| format!("{start}:{end}")));
-        self.from_one(&format!("stablehlo.slice {} [{parts}]", x.name), x, &dims, x.elem)
+        self.one_operand(&format!("stablehlo.slice {} [{parts}]", x.name), x, &dims, x.elem)
     }
 
     /// `width` elements of dimension `dim` from `start`, all of the others.

@@ -104,7 +104,9 @@ fn split(text: &str) -> Option<(String, &str)> {
     let line_end = module + text[module..].find('\n')?;
     let open = text[module..line_end].rfind('{')? + module;
     let close = text.rfind("\n}").filter(|&close| close > open)? + 1;
-    Some((format!("{}{}", &text[..module], &text[close + 1..]), &text[open + 1..close]))
+    // The closing line may end in a location.
+    let after = text[close..].find('\n').map_or("", |end| &text[close + end + 1..]);
+    Some((format!("{}{after}", &text[..module]), &text[open + 1..close]))
 }
 
 /// The types of `main`, attributes left out: `(tensor<..>, ..) -> tensor<..>`.
@@ -133,9 +135,9 @@ mod tests {
     fn a_module_as_jax_writes_it_is_taken_apart() {
         let text = "#a = #stablehlo.x\nmodule @jit_f attributes {mhlo.num_replicas = 1 : i32} {\n  func.func public \
                     @main(%arg0: tensor<2x3xf32> {jax.arg = \"q\"}, %arg1: tensor<2xi32>) -> (tensor<2x3xf32> \
-                    {jax.result = \"\"}) {\n    return %arg0 : tensor<2x3xf32>\n  }\n}\n#b = loc(#a)\n";
+                    {jax.result = \"\"}) {\n    return %arg0 : tensor<2x3xf32>\n  }\n} loc(#a)\n#b = loc(#a)\n";
         let (aliases, functions) = split(text).unwrap();
-        assert_eq!(aliases, "#a = #stablehlo.x\n\n#b = loc(#a)\n");
+        assert_eq!(aliases, "#a = #stablehlo.x\n#b = loc(#a)\n");
         assert_eq!(main_signature(functions).unwrap(), "(tensor<2x3xf32>, tensor<2xi32>) -> tensor<2x3xf32>");
         assert!(split("no module here").is_none());
     }

@@ -102,10 +102,10 @@ pub struct Target<'a> {
 pub fn rotary_specs(graph: &Graph) -> Vec<RotarySpec> {
     let mut specs: Vec<RotarySpec> = Vec::new();
     for node in graph.nodes() {
-        if let Op::Rotary { spec, .. } = &node.op {
-            if !specs.contains(spec) {
-                specs.push(spec.clone());
-            }
+        if let Op::Rotary { spec, .. } = &node.op
+            && !specs.contains(spec)
+        {
+            specs.push(spec.clone());
         }
     }
     specs
