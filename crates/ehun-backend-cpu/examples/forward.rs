@@ -64,8 +64,11 @@ impl Model {
     }
 }
 
+/// Tensors by name with their shapes.
+type Shapes = Vec<(String, Vec<usize>)>;
+
 /// A BERT with pooling and L2 norm: the shape of all-MiniLM-L6-v2 unless asked otherwise.
-fn model(asked: &Asked) -> Result<(Graph, Vec<(String, Vec<usize>)>), GraphError> {
+fn model(asked: &Asked) -> Result<(Graph, Shapes), GraphError> {
     let width = asked.number("width", 384);
     let (inner, heads) = (asked.number("inner", 4 * width), asked.number("heads", width / 32));
     let mut m = Model { b: GraphBuilder::new(), tensors: Vec::new() };

@@ -8,6 +8,8 @@
 //!
 //! The tests of this module sweep them against float64.
 
+#![expect(clippy::excessive_precision, reason = "coefficients with the digits that their source prints")]
+
 use ehun_graph::Activation;
 
 use crate::simd::Simd;

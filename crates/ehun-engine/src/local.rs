@@ -21,7 +21,7 @@ pub struct DeployError {
     /// The backend.
     pub backend: String,
     /// What it said.
-    pub source: BackendError,
+    pub source: Box<BackendError>,
 }
 
 impl Deployment {
@@ -37,9 +37,10 @@ impl Deployment {
         let mut lanes = Vec::new();
         for backend in backends {
             let name = backend.info().name;
-            let executable = backend
-                .compile(Arc::clone(model.graph()), model.weights(), &options)
-                .map_err(|source| DeployError { model: model.name().to_owned(), backend: name.clone(), source })?;
+            let executable =
+                backend.compile(Arc::clone(model.graph()), model.weights(), &options).map_err(|source| {
+                    DeployError { model: model.name().to_owned(), backend: name.clone(), source: Box::new(source) }
+                })?;
             lanes.push(Lane::new(Arc::new(LocalRunner::new(name, executable)), health));
         }
         let label = match model.revision() {

@@ -8,6 +8,11 @@
 //! **Error**: each activation is off by at most `s_x / 2` (twice that where the range starts at a rounded zero point), each
 //! weight by `s_w / 2`; both errors scatter around zero, so their sum grows with the square root of k.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "register tiles: constant bounds and plain indices are what keeps them in registers"
+)]
+
 use super::run::{Cut, Finish, TILE_VALUES, Target, TileBuffer, check, part};
 use super::{Epilogue, MatMut, MatRef, pack::TileShape};
 use crate::aligned::Aligned;

@@ -156,7 +156,7 @@ impl PackedWeights {
             _ => widen(w[index]),
         };
         let panels = match bits {
-            WeightBits::F32 => Panels::F32(layout.fill(|m, i| value(m, i))),
+            WeightBits::F32 => Panels::F32(layout.fill(value)),
             WeightBits::F16 => Panels::F16(layout.fill(|m, i| HalfBits(f16::from_f32(value(m, i)).to_bits()))),
             WeightBits::Bf16 => Panels::Bf16(layout.fill(|m, i| BrainBits(bf16::from_f32(value(m, i)).to_bits()))),
         };

@@ -1,5 +1,10 @@
 //! The micro-kernel: one tile of a product, in registers.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "register tiles: constant bounds and plain indices are what keeps them in registers"
+)]
+
 use crate::simd::{Kernel, Simd};
 
 /// Panel values and how they become f32.

@@ -41,7 +41,8 @@ pub fn faults() -> Vec<(&'static str, &'static str, Replacement)> {
         ("linear of the whole weight's first rows", "linear", |n| match &n.node.op {
             // A slice of a weight read from the weight's start: the rows are shifted by one here.
             Op::Linear { bias: None, .. } if n.node.width == 11 => linear(n, |sum, _| sum).map(|mut y| {
-                y.rotate_left(y.len().min(1));
+                let by = y.len().min(1);
+                y.rotate_left(by);
                 y
             }),
             _ => None,
@@ -138,7 +139,8 @@ pub fn faults() -> Vec<(&'static str, &'static str, Replacement)> {
         ("NaN for an empty sequence", "pooling", |n| pooling(n, |p| p.empty = f32::NAN)),
         ("pooling shifted by one sequence", "pooling", |n| match &n.node.op {
             Op::Pooling { .. } => pooling(n, |_| ()).map(|mut y| {
-                y.rotate_right(n.node.width.min(y.len()));
+                let by = n.node.width.min(y.len());
+                y.rotate_right(by);
                 y
             }),
             _ => None,
