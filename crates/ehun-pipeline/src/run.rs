@@ -301,7 +301,7 @@ fn hand_on_document(tools: &Tools<'_>, options: &JobOptions, parsed: Parsed, ste
 }
 
 enum Sink {
-    Store { store: Box<Store>, part: Option<Part> },
+    Store { store: Box<Store>, part: Option<Box<Part>> },
     Stdout(Producer),
 }
 
@@ -311,9 +311,9 @@ impl Sink {
             Self::Stdout(_) => Ok(None),
             Self::Store { store, part } => {
                 if part.is_none() {
-                    *part = Some(store.begin()?);
+                    *part = Some(Box::new(store.begin()?));
                 }
-                Ok(part.as_mut())
+                Ok(part.as_deref_mut())
             }
         }
     }
@@ -348,7 +348,7 @@ impl Sink {
         if let Self::Store { store, part } = self
             && let Some(part) = part.take()
         {
-            store.commit(part)?;
+            store.commit(*part)?;
         }
         Ok(())
     }

@@ -115,7 +115,7 @@ fn scan(
         ));
     }
     let values = vectors.values().as_any().downcast_ref::<Float32Array>().ok_or("the vectors are not float32")?;
-    let offset = vectors.value_offset_at(0) as usize;
+    let offset = vectors.value_offset_at(0);
     for (row, vector) in values.values()[offset..].chunks_exact(query.len()).take(batch.num_rows()).enumerate() {
         if vectors.is_null(row) {
             continue;
