@@ -229,7 +229,8 @@ fn a_full_disk_harms_nothing_that_is_written() {
     write_all(&input, &[("a.txt", b"The first text, which fits.")]);
     process().expect(0);
     let before = table(&out.join("chunks.parquet"));
-    let text = "Words that fill the disk with their vectors. ".repeat(1000);
+    // Different words, so that neither texts nor vectors can be compressed.
+    let text: String = (0..700).map(|i| format!("Line {i} fills the disk with vector {}. ", i * 7919)).collect();
     write_all(&input, &[("b.txt", text.as_bytes())]);
     let ran = process();
     let after = table(&out.join("chunks.parquet"));
