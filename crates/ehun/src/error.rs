@@ -45,6 +45,24 @@ pub enum CommandError {
     /// The job or the search failed.
     #[error(transparent)]
     Job(#[from] ehun_pipeline::JobError),
+    /// The hub did not give a model, or its cache is not in order.
+    #[error(transparent)]
+    Hub(#[from] ehun_models::hub::HubError),
+    /// Document parsers could not be started.
+    #[error(transparent)]
+    Parsers(#[from] ehun_documents::DocumentError),
+    /// A plugin could not be installed.
+    #[error(transparent)]
+    Install(#[from] ehun_backend_xla::plugins::InstallError),
+    /// Compiling ahead of time failed.
+    #[error(transparent)]
+    Xla(#[from] ehun_backend_xla::XlaError),
+    /// The server could not listen, or stopped.
+    #[error(transparent)]
+    Server(#[from] ehun_server::ServerError),
+    /// The configuration of the server is not what it should be.
+    #[error(transparent)]
+    Config(#[from] ehun_server::ConfigError),
     /// A backend does not do what the contract says.
     #[error("{0}")]
     NotConforming(String),
@@ -68,7 +86,7 @@ impl CommandError {
     /// The exit code: 2 for bad usage, else 1.
     pub fn code(&self) -> ExitCode {
         match self {
-            Self::Usage(_) => ExitCode::from(2),
+            Self::Usage(_) | Self::Config(_) => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }

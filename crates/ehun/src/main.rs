@@ -45,6 +45,12 @@ enum Command {
     Explain(run::explain::Explain),
     /// The conformance suite: does a backend, or an attention plug-in, compute what the contract says
     Conform(run::conform::Conform),
+    /// The server: OpenAI, TEI, Cohere and Open Inference Protocol in front of one or many models
+    Serve(run::serve::Serve),
+    /// Compile a model ahead of time for a TPU that is not there, with memory and cost by bucket
+    Compile(run::compile::Compile),
+    /// Fetch models of the Hugging Face Hub, list, verify and remove them
+    Models(run::models::Models),
 }
 
 fn main() -> ExitCode {
@@ -67,6 +73,9 @@ fn main() -> ExitCode {
         Command::Backends(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Conform(command) => command.run(),
+        Command::Serve(command) => command.run(),
+        Command::Compile(command) => command.run(),
+        Command::Models(command) => command.run(),
     };
     match result {
         Ok(outcome) => outcome.into(),

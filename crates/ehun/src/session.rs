@@ -14,8 +14,9 @@ use crate::error::CommandError;
 /// Flags about the model and where it runs.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
-    /// Directory of a Hugging Face or sentence-transformers model [default: the embedded all-MiniLM-L6-v2]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of a Hugging Face or sentence-transformers model, or ORG/NAME of one that `ehun models pull` fetched
+    /// [default: the embedded all-MiniLM-L6-v2]
+    #[arg(long, value_name = "DIR|ORG/NAME")]
     pub model: Option<PathBuf>,
     /// Where it runs, the preferred first: auto, cpu, ... (`ehun backends` lists them)
     #[arg(long, value_name = "NAME[,NAME...]", default_value = "auto", value_delimiter = ',')]
@@ -52,14 +53,31 @@ pub fn program_cache() -> Option<PathBuf> {
     caches.map(|caches| caches.join("ehun/programs"))
 }
 
-/// The name in front of which no model directory is given.
-fn checkpoint(directory: Option<&Path>) -> Result<Checkpoint, CommandError> {
-    match directory {
-        Some(directory) => Ok(Checkpoint::open(directory)?),
+/// The model in a directory, one that was pulled, or the embedded one.
+pub fn checkpoint(model: Option<&Path>) -> Result<Checkpoint, CommandError> {
+    match model {
+        Some(model) => Ok(Checkpoint::open(directory(model)?)?),
         #[cfg(feature = "embedded-model")]
         None => Ok(crate::embedded::checkpoint()),
         #[cfg(not(feature = "embedded-model"))]
         None => Err(CommandError::Usage("this program was built without a model: give one with --model DIR".into())),
+    }
+}
+
+/// `model` where it is a directory, else the directory of the pulled model of that name. Nothing is fetched here: what runs
+/// must not depend on whether a network is there.
+fn directory(model: &Path) -> Result<PathBuf, CommandError> {
+    let name = model.to_string_lossy();
+    let (organisation, rest) = name.split_once('/').unwrap_or_default();
+    let is_name = !organisation.is_empty() && !rest.is_empty() && !rest.contains('/') && !name.starts_with('.');
+    if model.exists() || !is_name {
+        return Ok(model.to_owned());
+    }
+    match crate::commands::models::hub().find(&name)? {
+        Some(pulled) => Ok(pulled.directory),
+        None => Err(CommandError::Usage(format!(
+            "there is no directory `{name}`, and no model of that name was pulled; `ehun models pull {name}` fetches it"
+        ))),
     }
 }
 

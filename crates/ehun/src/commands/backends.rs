@@ -1,6 +1,6 @@
 //! `ehun backends`: what this machine can run on.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::error::CommandResult;
 use crate::error::Outcome;
@@ -16,11 +16,31 @@ pub struct Backends {
     /// Also instruction sets and what was not run here
     #[arg(long, short)]
     verbose: bool,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Fetch the plugin of a backend by pip, at a pinned version and hash
+    Install {
+        /// xla:cpu, xla:tpu or xla:cuda
+        name: String,
+        /// Accept the licence of a plugin that asks for it
+        #[arg(long)]
+        accept_licence: bool,
+    },
 }
 
 impl Backends {
     /// Lists them.
     pub fn run(self) -> CommandResult {
+        if let Some(Action::Install { name, accept_licence }) = &self.action {
+            let platform = name.strip_prefix("xla:").unwrap_or(name);
+            let path = ehun_backend_xla::install(platform, *accept_licence, None)?;
+            line(&path.display().to_string())?;
+            return Ok(Outcome::Done);
+        }
         for status in registry().status() {
             if self.json {
                 json_line(&status)?;

@@ -32,6 +32,9 @@ pub struct Conform {
     /// Stop after the first failure
     #[arg(long)]
     fail_fast: bool,
+    /// Also write the report as an HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<std::path::PathBuf>,
     /// The report as one JSON object
     #[arg(long)]
     json: bool,
@@ -78,6 +81,10 @@ impl Conform {
                 eprintln!("failed: {}: {}", check.group.name(), check.name);
             }
         });
+        if let Some(path) = &self.html {
+            let page = ehun_conformance::html::page(&report);
+            std::fs::write(path, page).map_err(CommandError::io(path.display().to_string()))?;
+        }
         if self.json {
             json_line(&report)?;
         } else {

@@ -33,7 +33,7 @@ impl Serve {
     /// Serves until SIGTERM or Ctrl-C.
     pub fn run(self) -> CommandResult {
         let mut config = match &self.config {
-            Some(path) => Config::read(path).map_err(|error| CommandError::Usage(error.to_string()))?,
+            Some(path) => Config::read(path)?,
             None => Config::default(),
         };
         if config.service.is_empty() {
@@ -56,15 +56,21 @@ impl Serve {
             .worker_threads(2)
             .build()
             .map_err(CommandError::io("threads of the server"))?;
-        let listening = |address: SocketAddr| eprintln!("listening on http://{address}, routes at http://{address}/docs");
-        let ended =
-            runtime.block_on(ehun_server::serve(Arc::clone(&app), address, drain, listening, ehun_server::terminated()));
+        let listening =
+            |address: SocketAddr| eprintln!("listening on http://{address}, routes at http://{address}/docs");
+        let ended = runtime.block_on(ehun_server::serve(
+            Arc::clone(&app),
+            address,
+            drain,
+            listening,
+            ehun_server::terminated(),
+        ));
         // Requests that were taken are answered before the threads end.
         for served in app.services() {
             served.service.drain(drain);
         }
         runtime.shutdown_timeout(Duration::from_secs(1));
-        ended.map_err(|error| CommandError::Failed(error.to_string()))?;
+        ended?;
         Ok(Outcome::Done)
     }
 }
@@ -100,8 +106,7 @@ fn start(name: &str, wanted: &Wanted, metrics: &Arc<Metrics>) -> Result<Served, 
         ..ServiceConfig::default()
     };
     let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(metrics) as Arc<dyn Observer>];
-    let service =
-        Service::start(config, deployment, observers).map_err(CommandError::io("threads of the engine"))?;
+    let service = Service::start(config, deployment, observers).map_err(CommandError::io("threads of the engine"))?;
     let deadline = wanted.limits.deadline_ms.map(Duration::from_millis);
     Ok(Served { name: name.to_owned(), model, service, deadline })
 }
