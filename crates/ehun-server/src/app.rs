@@ -71,12 +71,13 @@ impl App {
         &self.served
     }
 
-    /// The service that a request means: by name where it gives one, else the first with one of `tasks`.
+    /// The service that a request means: by name where it gives one, else the first with the first of `tasks` that any has.
     pub fn find(&self, name: Option<&str>, tasks: &[Task]) -> Result<&Arc<Served>, Fault> {
         let can = |served: &&Arc<Served>| tasks.contains(&served.model.task());
         let wanted: Vec<&str> = tasks.iter().map(|task| task.name()).collect();
         let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return self.served.iter().find(can).ok_or_else(|| {
+            let first = |task: &Task| self.served.iter().find(|served| served.model.task() == *task);
+            return tasks.iter().find_map(first).ok_or_else(|| {
                 Fault::new(Kind::NotFound, format!("no service here has the task {}", wanted.join(" or ")))
             });
         };

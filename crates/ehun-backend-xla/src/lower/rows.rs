@@ -108,15 +108,8 @@ pub fn activation(e: &mut Emitter, x: &Val, function: Activation) -> Val {
             let half = e.binary_number("multiply", &x, 0.5);
             e.binary("multiply", &half, &one_more)
         }
-        Activation::QuickGelu => {
-            let inner = e.binary_number("multiply", &x, 1.702);
-            let gate = e.unary("logistic", &inner);
-            e.binary("multiply", &x, &gate)
-        }
-        Activation::Silu => {
-            let gate = e.unary("logistic", &x);
-            e.binary("multiply", &x, &gate)
-        }
+        Activation::QuickGelu => swish(e, &x, 1.702),
+        Activation::Silu => swish(e, &x, 1.0),
         Activation::Relu => e.binary_number("maximum", &x, 0.0),
         Activation::Tanh => e.unary("tanh", &x),
         Activation::Sigmoid => e.unary("logistic", &x),
@@ -125,6 +118,26 @@ pub fn activation(e: &mut Emitter, x: &Val, function: Activation) -> Val {
             e.unary("log_plus_one", &positive)
         }
     }
+}
+
+/// `x * sigmoid(beta x)`. Left of 0 the sigmoid is taken as the square of `exp(-|beta x| / 2)` over a sum: compilers flush
+/// subnormal numbers, and a sigmoid that is one would lose a product that is none.
+fn swish(e: &mut Emitter, x: &Val, beta: f64) -> Val {
+    let inner = if beta == 1.0 { x.clone() } else { e.binary_number("multiply", x, beta) };
+    let gate = e.unary("logistic", &inner);
+    let positive = e.binary_number("maximum", x, 0.0);
+    let right = e.binary("multiply", &positive, &gate);
+
+    let size = e.unary("abs", &inner);
+    let half = e.binary_number("multiply", &size, -0.5);
+    let root = e.unary("exponential", &half);
+    let square = e.binary("multiply", &root, &root);
+    let below = e.binary_number("add", &square, 1.0);
+    let quotient = e.binary("divide", &root, &below);
+    let negative = e.binary_number("minimum", x, 0.0);
+    let part = e.binary("multiply", &negative, &root);
+    let left = e.binary("multiply", &part, &quotient);
+    e.binary("add", &right, &left)
 }
 
 /// `add` or `multiply`; `b` may be one row for all.

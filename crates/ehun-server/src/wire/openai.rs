@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use base64::Engine as _;
 use ehun_engine::{Input, ItemOptions};
 use ehun_models::{Task, tasks};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::app::{App, Served};
@@ -57,6 +57,35 @@ struct EmbeddingsRequest {
     dimensions: Option<usize>,
 }
 
+/// Written as they are: through a general JSON value every float32 would become a float64 with twice the digits.
+#[derive(Serialize)]
+struct EmbeddingsAnswer {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
 async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Response {
     match embed(&app, &body).await {
         Ok((body, cost)) => with_cost(Json(body).into_response(), &cost),
@@ -64,7 +93,7 @@ async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Response {
     }
 }
 
-async fn embed(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
+async fn embed(app: &App, body: &Bytes) -> Result<(EmbeddingsAnswer, Cost), Fault> {
     let request: EmbeddingsRequest = parse(body)?;
     let served = app.find(Some(&request.model), &[Task::Embed])?;
     let inputs: Vec<Input> = match request.input {
@@ -95,14 +124,14 @@ async fn embed(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
             tasks::embed::truncate(&mut vector, dimensions).map_err(|e| Fault::from(e).at("dimensions"))?;
         }
         let embedding = match request.encoding_format {
-            Format::Float => json!(vector),
-            Format::Base64 => json!(base64_of(&vector)),
+            Format::Float => Vector::Float(vector),
+            Format::Base64 => Vector::Base64(base64_of(&vector)),
         };
-        data.push(json!({"object": "embedding", "index": index, "embedding": embedding}));
+        data.push(Embedding { object: "embedding", index, embedding });
     }
-    let usage = json!({"prompt_tokens": cost.tokens, "total_tokens": cost.tokens});
+    let usage = Usage { prompt_tokens: cost.tokens, total_tokens: cost.tokens };
     let model = if request.model.is_empty() { served.name.clone() } else { request.model };
-    Ok((json!({"object": "list", "data": data, "model": model, "usage": usage}), cost))
+    Ok((EmbeddingsAnswer { object: "list", data, model, usage }, cost))
 }
 
 /// Little-endian float32 in base64, which the Python client asks for.

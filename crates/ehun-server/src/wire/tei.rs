@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use ehun_engine::{Answer, Input, ItemOptions, Truncation};
 use ehun_models::{Side, Task, TextInput, tasks};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::app::{App, Served};
@@ -37,7 +37,7 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 /// A body of the answer with what it cost, or a fault in TEI's words.
-fn answer(result: Result<(Value, Cost), Fault>) -> Response {
+fn answer<T: Serialize>(result: Result<(T, Cost), Fault>) -> Response {
     match result {
         Ok((body, cost)) => with_cost(Json(body).into_response(), &cost),
         Err(fault) => fault.response(Style::Tei),
@@ -70,6 +70,8 @@ impl From<One> for Input {
 impl Inputs {
     fn into_items(self, app: &App) -> Result<Vec<Input>, Fault> {
         let items: Vec<Input> = match self {
+            // `[]` reads as no ids as well as no texts.
+            Self::One(One::Ids(ids)) if ids.is_empty() => Vec::new(),
             Self::One(one) => vec![one.into()],
             Self::Many(many) => many.into_iter().map(Input::from).collect(),
         };
@@ -136,7 +138,7 @@ async fn embed(State(app): State<Arc<App>>, body: Bytes) -> Response {
     answer(embed_value(&app, &body).await)
 }
 
-async fn embed_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
+async fn embed_value(app: &App, body: &Bytes) -> Result<(Vec<Vec<f32>>, Cost), Fault> {
     let request: EmbedRequest = parse(body)?;
     let served = app.find(None, &[Task::Embed, Task::Sparse])?;
     let normalize = request.normalize.unwrap_or(true);
@@ -164,7 +166,7 @@ async fn embed_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
         }
         vectors.push(vector);
     }
-    Ok((json!(vectors), cost))
+    Ok((vectors, cost))
 }
 
 #[derive(Deserialize)]
@@ -178,7 +180,7 @@ async fn embed_all(State(app): State<Arc<App>>, body: Bytes) -> Response {
     answer(embed_all_value(&app, &body).await)
 }
 
-async fn embed_all_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
+async fn embed_all_value(app: &App, body: &Bytes) -> Result<(Vec<Vec<Vec<f32>>>, Cost), Fault> {
     let request: PlainRequest = parse(body)?;
     let served = app.find(None, &[Task::Tokens])?;
     let items = request.inputs.into_items(app)?;
@@ -187,7 +189,7 @@ async fn embed_all_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault
         let value = answer.output.values.into_iter().next();
         value.map_or_else(Vec::new, |value| value.data.chunks(value.width.max(1)).map(<[f32]>::to_vec).collect())
     };
-    Ok((json!(answers.into_iter().map(rows).collect::<Vec<_>>()), cost))
+    Ok((answers.into_iter().map(rows).collect(), cost))
 }
 
 async fn embed_sparse(State(app): State<Arc<App>>, body: Bytes) -> Response {
