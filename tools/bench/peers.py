@@ -207,9 +207,10 @@ def main():
     for _ in range(arguments.rounds):
         for name, process in running.items():
             bulk[name].append(process.ask("run"))
-    for _ in range(arguments.rounds * 8):
+    # A stream of single texts to each in turn: the first ones of a turn find the caches full of another's weights.
+    for _ in range(arguments.rounds):
         for name, process in running.items():
-            single[name].append(process.ask("one"))
+            single[name] += [process.ask("one") for _ in range(40)][10:]
     for process in running.values():
         process.close()
 

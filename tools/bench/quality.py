@@ -20,9 +20,9 @@ import corpus
 
 def ehun(program, options):
     def encode(texts):
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as f:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as f:
             for text in texts:
-                f.write(json.dumps(text) + "\n")
+                f.write(" ".join(text.split()) + "\n")
             f.flush()
             out = subprocess.run([program, "embed", "--quiet", "--file", f.name, *options], check=True, capture_output=True)
         rows = [json.loads(line)["embedding"] for line in out.stdout.splitlines()]
