@@ -81,8 +81,9 @@ impl CpuBackend {
                 refusals.push(Refusal::new("options", reason));
             }
         }
-        if options.threads == Some(0) {
-            refusals.push(Refusal::new("options", "0 threads; ask for at least 1"));
+        if let Some(threads) = options.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
+            let reason = format!("{threads} threads; ask for 1 to {MOST_THREADS}");
+            refusals.push(Refusal::new("options", reason));
         }
         match choose(self.isa, &options.attention) {
             Ok(kernel) => {
@@ -96,6 +97,9 @@ impl CpuBackend {
         }
     }
 }
+
+/// More than any machine has cores for; each thread takes memory of its own.
+const MOST_THREADS: usize = 1024;
 
 fn threads(options: &Options) -> usize {
     options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)

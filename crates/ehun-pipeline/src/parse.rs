@@ -41,6 +41,10 @@ struct Todo {
 
 /// blake3 of a file's bytes and their number, read in pieces.
 pub(crate) fn hash_file(file: &SourceFile) -> std::io::Result<(blake3::Hash, u64)> {
+    // Before it is opened: opening a pipe that nobody writes to waits for ever, and a device may have no end.
+    if !std::fs::metadata(&file.path)?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
     let mut hasher = blake3::Hasher::new();
     let bytes = std::io::copy(&mut File::open(&file.path)?, &mut hasher)?;
     Ok((hasher.finalize(), bytes))

@@ -34,11 +34,20 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// Most tokens of a batch
-    #[arg(long, value_name = "N", default_value_t = 4096)]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = at_least_one)]
     pub batch_tokens: usize,
     /// Read all weights first and refuse NaN in them
     #[arg(long)]
     pub check_weights: bool,
+}
+
+/// A number from 1, for flags of which 0 would mean nothing.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
 }
 
 /// All backends that this program was built with.

@@ -80,7 +80,11 @@ impl Models {
                 line(&pulled.directory.display().to_string())?;
             }
             Action::List { json } => {
-                for pulled in hub.list()? {
+                let all = hub.list()?;
+                if all.is_empty() && !json {
+                    eprintln!("no model was pulled; `ehun models pull ORG/NAME` fetches one");
+                }
+                for pulled in all {
                     if json {
                         json_line(&pulled)?;
                     } else {

@@ -9,7 +9,7 @@ use ehun_pipeline::{Hit, chunk_tables, search};
 
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::{json_line, line, snippet};
-use crate::session::ModelArgs;
+use crate::session::{ModelArgs, at_least_one};
 
 /// Flags of `ehun search`.
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ pub struct Search {
     /// What is looked for
     query: String,
     /// How many chunks
-    #[arg(short = 'k', long = "top", default_value_t = 10, value_name = "N")]
+    #[arg(short = 'k', long = "top", default_value_t = 10, value_name = "N", value_parser = at_least_one)]
     count: usize,
     /// Name of the model's prompt for queries
     #[arg(long, value_name = "NAME")]
@@ -34,6 +34,9 @@ pub struct Search {
 impl Search {
     /// Searches.
     pub fn run(self) -> CommandResult {
+        if self.query.trim().is_empty() {
+            return Err(CommandError::Usage("the query is empty: say what is looked for".into()));
+        }
         let tables = chunk_tables(&self.dir)?;
         let model = self.model.load(Some(Task::Embed))?;
         let service = self.model.serve(&model, false)?;

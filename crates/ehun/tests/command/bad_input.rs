@@ -92,6 +92,25 @@ fn bad_documents_are_rows_and_the_rest_is_done() {
     assert!(chunk_paths.iter().filter(|path| path.ends_with("one-line.txt")).count() >= 2_000 / 254);
 }
 
+/// Opening a pipe that nobody writes to waits for ever, and a device has no end.
+#[cfg(unix)]
+#[test]
+fn a_pipe_and_a_device_are_rows_and_not_a_hang() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out) = (folder.path().join("in"), folder.path().join("out"));
+    write_all(&input, &[("good.txt", b"a good text")]);
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink(&pipe, input.join("pipe.txt")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", input.join("zero.txt")).unwrap();
+    let arguments = ["process", input.to_str().unwrap(), pipe.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let said = ehun(&arguments).expect(3);
+    assert!(said.contains("1 chunks"), "{said}");
+    let rows = table(&out.join("documents.parquet"));
+    let failed = texts(&rows, "error").iter().filter(|error| error.contains("no regular file")).count();
+    assert_eq!((rows.num_rows(), failed), (3 + 1, 3));
+}
+
 #[test]
 fn texts_to_embed() {
     let long = [b"word ".repeat(2 << 20).as_slice(), b"\n"].concat();
@@ -181,6 +200,10 @@ fn wrong_arguments() {
         (vec!["process", "examples/documents", "--out", &folder_text, "--chunk-tokens", "9999"], 2, "the model takes"),
         (vec!["process", "examples/documents", "--out", &folder_text, "--shard", "5/4"], 2, "2/4"),
         (vec!["process", "--out", &folder_text], 2, "INPUT"),
+        (vec!["search", &folder_text, " "], 2, "query is empty"),
+        (vec!["search", &folder_text, "x", "-k", "0"], 2, "at least 1"),
+        (vec!["embed", "x", "--batch-tokens", "0"], 2, "at least 1"),
+        (vec!["embed", "x", "--threads", "100000"], 1, "1 to 1024"),
         (vec!["search", &folder_text, "query"], 1, "ehun process"),
         (vec!["search", "no/such/folder", "query"], 1, "no/such/folder"),
         (vec!["embed", "--model", "no/such/model", "text"], 1, "no/such/model"),
