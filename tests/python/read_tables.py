@@ -67,7 +67,7 @@ def others(folder: Path, chunks: pa.Table) -> None:
     best = duckdb.sql(
         f"select text from '{path}' order by list_cosine_similarity(embedding::float[], "
         f"(select embedding::float[] from '{path}' limit 1)) desc limit 1"
-    ).fetchone()[0]
+    ).fetchall()[0][0]
     assert best == texts[0], "a chunk is nearest to itself"
 
 
