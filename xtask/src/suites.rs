@@ -59,7 +59,7 @@ pub fn bench(arguments: &[String]) -> Outcome {
     match name {
         "peers" => peers(rest),
         "quality" => quality(rest),
-        "kernels" => run(&mut cargo(&["run", "--release", "--package", "ehun-backend-cpu", "--example", "gemm_peers"])),
+        "kernels" => kernels(rest),
         "forward" => {
             let mut command =
                 cargo(&["run", "--release", "--package", "ehun-backend-cpu", "--example", "forward", "--"]);
@@ -69,6 +69,17 @@ pub fn bench(arguments: &[String]) -> Outcome {
                   `bench kernels` (products beside other crates), `bench forward` (one pass, by operation)"
             .to_owned()),
     }
+}
+
+/// The matrix product beside other crates, which no crate of ours depends on: a workspace of its own.
+fn kernels(rest: &[String]) -> Outcome {
+    let each: Vec<Vec<String>> =
+        if rest.is_empty() { vec![vec!["1".into()], vec!["2".into()]] } else { vec![rest.to_vec()] };
+    for arguments in each {
+        let manifest = ["run", "--release", "--locked", "--manifest-path", "tools/gemm-peers/Cargo.toml", "--"];
+        run(cargo(&manifest).args(arguments).env("CARGO_TARGET_DIR", target().join("gemm-peers")))?;
+    }
+    Ok(())
 }
 
 fn peers(rest: &[String]) -> Outcome {
