@@ -1,6 +1,6 @@
 """Ehun beside the engines that people use, on the same texts, in one run.
 
-    python tools/bench/peers.py --ehun PROGRAM --model DIRECTORY [--rounds 7] [--texts 1000] [--json FILE]
+    python tools/bench/peers.py --ehun PROGRAM --model DIRECTORY [--half DIRECTORY] [--rounds 7] [--texts 1000] [--json FILE]
 
 Each contestant is a process of its own that loads its model, warms up and then answers `run` with the seconds that it
 needed for all texts (tokenisation included) and `one` with the seconds for one short text. The driver lets them take
@@ -182,6 +182,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ehun", required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--half", help="the same model with float16 weights, as the program embeds it")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--texts", type=int, default=1000)
@@ -199,7 +200,11 @@ def main():
         "ehun": [arguments.ehun, *common],
         "ehun-int8": [arguments.ehun, *common, "--precision", "int8"],
     }
-    for name in arguments.peers.split(","):
+    if arguments.half:
+        commands["ehun-f16-weights"] = [arguments.ehun, *common, "--model", arguments.half]
+    if arguments.threads > 1:
+        commands["ehun-1-thread"] = [arguments.ehun, *common, "--threads", "1"]
+    for name in filter(None, arguments.peers.split(",")):
         commands[name] = [sys.executable, __file__, "serve", name, arguments.model, str(arguments.threads), str(file)]
     running = {name: Process(command) for name, command in commands.items()}
     bulk = {name: [] for name in running}

@@ -2,7 +2,8 @@
 
     python tools/bench/quality.py --ehun target/release/ehun [--precision int8] [--reference MODEL-DIRECTORY]
 
-`--reference` computes the same with sentence-transformers beside it. Needs numpy alone without it.
+`--reference` computes the same with sentence-transformers beside it. Needs numpy alone without it. With `--precision` it also
+says how far the vectors of 2,000 texts are from those of float32.
 """
 
 import argparse
@@ -79,6 +80,14 @@ def cranfield(encode):
     return float(np.mean(ndcg)), float(np.mean(recall))
 
 
+def drift(program, model, precision):
+    """The cosines of the vectors in this precision and in float32, for 2,000 texts: worst, 1st percentile, median."""
+    texts = corpus.paragraphs(1400) + [text for _, _, text in list(corpus.sts(15))[:300] + list(corpus.sts(16))[:300]]
+    exact, other = (ehun(program, [*model, "--precision", p])(texts) for p in ("f32", precision))
+    cosine = np.sort((exact * other).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(other, axis=1))
+    return {"texts": len(texts), "worst": float(cosine[0]), "p1": float(cosine[len(texts) // 100]), "median": float(np.median(cosine))}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ehun", required=True)
@@ -103,6 +112,10 @@ def main():
         ndcg, recall = cranfield(encode)
         report[name] = {"sts15": sts(encode, 15), "sts16": sts(encode, 16), "ndcg10": ndcg, "recall100": recall}
         print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in report[name].values()))
+    if arguments.precision:
+        model = ["--model", arguments.model] if arguments.model else []
+        report["drift"] = drift(arguments.ehun, model, arguments.precision)
+        print("cosine to float32: " + ", ".join(f"{key} {value:.5f}" if key != "texts" else f"{value} texts" for key, value in report["drift"].items()))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=1))
 

@@ -60,13 +60,16 @@ pub fn bench(arguments: &[String]) -> Outcome {
         "peers" => peers(rest),
         "quality" => quality(rest),
         "kernels" => kernels(rest),
+        "attention" => attention(rest),
+        "start" => start(rest),
         "forward" => {
             let mut command =
                 cargo(&["run", "--release", "--package", "ehun-backend-cpu", "--example", "forward", "--"]);
             run(command.args(rest))
         }
         _ => Err("there are `bench peers` (other engines, the same texts), `bench quality` (STS, Cranfield), \
-                  `bench kernels` (products beside other crates), `bench forward` (one pass, by operation)"
+                  `bench kernels` (products beside other crates), `bench attention` (naive and flash over the length), \
+                  `bench forward` (one pass, by operation), `bench start` (time to the first vector, memory)"
             .to_owned()),
     }
 }
@@ -89,8 +92,23 @@ fn peers(rest: &[String]) -> Outcome {
     let python = python("bench", &folder.join("requirements.txt"))?;
     let contestant = text(target().join("release/examples/contestant"));
     let script = text(folder.join("peers.py"));
-    let mut command = program(&python, &[script, "--ehun".into(), contestant, "--model".into(), text(model)]);
+    let half = text(root().join("assets/model"));
+    let mut command =
+        program(&python, &[script, "--ehun".into(), contestant, "--model".into(), text(model), "--half".into(), half]);
     run(command.args(rest))
+}
+
+/// The attention kernels over the length.
+fn attention(rest: &[String]) -> Outcome {
+    let example = ["run", "--release", "--package", "ehun-backend-cpu", "--example", "attention_curve", "--"];
+    run(cargo(&example).args(rest))
+}
+
+/// Start and memory of the program.
+fn start(rest: &[String]) -> Outcome {
+    build()?;
+    let script = text(root().join("tools/bench/start.py"));
+    run(program("python3", &[script, "--ehun".into(), text(ehun())]).args(rest))
 }
 
 fn quality(rest: &[String]) -> Outcome {

@@ -15,7 +15,8 @@ const SHORT: &str = "how do slender wings behave at low speed near the ground";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|i| arguments.get(i + 1));
+    // The last of a name counts.
+    let value = |name: &str| arguments.iter().rposition(|a| a == name).and_then(|i| arguments.get(i + 1));
     let model = value("--model").ok_or("--model DIRECTORY is needed")?;
     let texts: Vec<String> =
         serde_json::from_slice(&std::fs::read(value("--texts").ok_or("--texts FILE is needed")?)?)?;

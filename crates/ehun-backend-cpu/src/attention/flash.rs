@@ -3,14 +3,21 @@
 use super::bias::HeadBias;
 use super::pack::{PackedSequences, WriteRows, copy_scaled, pack_rows, pack_transposed};
 use super::rows::{Running, RunningRows, ScoreTile};
-use super::{BLOCK, Output, Scratch, Setup, Task};
+use super::{Ahead, BLOCK, Output, Scratch, Setup, Task};
 use crate::gemm::MatRef;
 use crate::gemm::tile::{Start, Tile};
 
 /// Room between rows of scores, so that the rows of a tile fall into different sets of the first-level cache.
 const STRIDE: usize = BLOCK + 16;
 
-pub(super) fn run(setup: &Setup<'_>, task: &Task, packed: &PackedSequences, scratch: &mut Scratch, out: &Output) {
+pub(super) fn run(
+    setup: &Setup<'_>,
+    task: &Task,
+    ahead: &Ahead<'_>,
+    packed: &PackedSequences,
+    scratch: &mut Scratch,
+    out: &Output,
+) {
     let (spec, isa, cols) = (setup.spec, setup.isa, setup.tile_cols);
     let (len, d) = (task.sequence.len(), spec.head_dim);
     let width = spec.value_dim.next_multiple_of(cols);
@@ -45,7 +52,12 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, packed: &PackedSequences, scra
         };
         assert!(k.len() >= keys.next_multiple_of(cols) * d && v.len() >= keys * width);
         bias.enter_block(setup, head.k.part(block..block_end, 0..d));
-        for tile in setup.tiles(task.queries.clone()) {
+        let tiles = setup.tiles(task.queries.clone()).count();
+        for (number, tile) in setup.tiles(task.queries.clone()).enumerate() {
+            if block + BLOCK >= seen.end {
+                ahead.ask(number, tiles);
+                out.ask(task, tile.clone(), spec.value_dim);
+            }
             let first_seen = spec.band.visible(tile.start, len).start.max(block);
             let end = spec.band.visible(tile.end - 1, len).end.min(block_end);
             if first_seen >= end {

@@ -3,11 +3,11 @@
 use super::bias::HeadBias;
 use super::pack::{WriteRows, copy_scaled, pack_rows, pack_transposed};
 use super::rows::{ScoreTile, WholeRows};
-use super::{Output, Scratch, Setup, Task};
+use super::{Ahead, Output, Scratch, Setup, Task};
 use crate::gemm::MatRef;
 use crate::gemm::tile::{Start, Tile};
 
-pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &Output) {
+pub(super) fn run(setup: &Setup<'_>, task: &Task, ahead: &Ahead<'_>, scratch: &mut Scratch, out: &Output) {
     let (spec, isa, cols) = (setup.spec, setup.isa, setup.tile_cols);
     let (len, d) = (task.sequence.len(), spec.head_dim);
     let width = spec.value_dim.next_multiple_of(cols);
@@ -36,7 +36,10 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, scratch: &mut Scratch, out: &O
             });
         }
     }
-    for tile in setup.tiles(0..len) {
+    let count = setup.tiles(0..len).count();
+    for (number, tile) in setup.tiles(0..len).enumerate() {
+        ahead.ask(number, count);
+        out.ask(task, tile.clone(), spec.value_dim);
         bias.enter_tile(setup, MatRef::new(&q[tile.start * d..], tile.len(), d, d));
         isa.run(WholeRows(ScoreTile {
             spec,

@@ -26,6 +26,18 @@ mod x86;
 pub use isa::{Isa, IsaError};
 pub use portable::Portable;
 
+/// Asks for the cache line at `p`, to be read soon; into all caches. Any address will do: it is never read here.
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction is part of x86-64 and takes any address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 /// A kernel that [`Isa::run`] instantiates for an instruction set.
 pub trait Kernel {
     /// What the kernel returns.
