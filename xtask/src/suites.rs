@@ -40,7 +40,8 @@ pub fn test(_: &[String]) -> Outcome {
     fetch::plugins(&[])?;
     floors::check(&[])?;
     run(&mut cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"]))?;
-    readers()
+    readers()?;
+    clients()
 }
 
 /// What the main job writes is read by pyarrow, DuckDB, Polars and pandas.
@@ -51,6 +52,14 @@ fn readers() -> Outcome {
     let out = text(target().join("tests/tables"));
     run(&mut program(ehun(), &["process", "--quiet", "examples/documents", "--out", &out]))?;
     run(&mut program(&python, &[text(folder.join("read_tables.py")), out]))
+}
+
+/// What the server says is read by the clients that people use, and survives what a schema allows them to send.
+fn clients() -> Outcome {
+    let folder = root().join("tests/python");
+    let python = python("clients", &folder.join("requirements-clients.txt"))?;
+    run(&mut program(&python, &[text(folder.join("clients.py")), text(ehun())]))?;
+    run(&mut program(&python, &[text(folder.join("fuzz_http.py")), text(ehun())]))
 }
 
 /// Benchmarks by name.

@@ -33,21 +33,36 @@ impl Deployment {
         options: &Options,
         health: HealthPolicy,
     ) -> Result<Arc<Self>, DeployError> {
-        let options = Options { max_sequence: model.max_tokens(), ..options.clone() };
-        let mut lanes = Vec::new();
-        for backend in backends {
-            let name = backend.info().name;
-            let executable =
-                backend.compile(Arc::clone(model.graph()), model.weights(), &options).map_err(|source| {
-                    DeployError { model: model.name().to_owned(), backend: name.clone(), source: Box::new(source) }
-                })?;
-            lanes.push(Lane::new(Arc::new(LocalRunner::new(name, executable)), health));
-        }
+        let compile = |backend| Lane::of_model(&model, backend, options, health);
+        let lanes = backends.iter().map(compile).collect::<Result<_, _>>()?;
+        Ok(Self::of_lanes(model, lanes))
+    }
+
+    /// `model` on lanes that are there already, the preferred first: compiled here ([`Lane::of_model`]) or services elsewhere
+    /// that serve the same model.
+    pub fn of_lanes(model: Arc<Model>, lanes: Vec<Arc<Lane>>) -> Arc<Self> {
         let label = match model.revision() {
             Some(revision) => format!("{}@{revision}", model.name()),
             None => model.name().to_owned(),
         };
-        Ok(Arc::new(Self { label, tokenizer: Arc::clone(&model) as Arc<dyn Tokenize>, model: Some(model), lanes }))
+        Arc::new(Self { label, tokenizer: Arc::clone(&model) as Arc<dyn Tokenize>, model: Some(model), lanes })
+    }
+}
+
+impl Lane {
+    /// `model` compiled by `backend` with `options` for the model's longest sequence.
+    pub fn of_model(
+        model: &Model,
+        backend: &Arc<dyn Backend>,
+        options: &Options,
+        health: HealthPolicy,
+    ) -> Result<Arc<Self>, DeployError> {
+        let options = Options { max_sequence: model.max_tokens(), ..options.clone() };
+        let name = backend.info().name;
+        let executable = backend.compile(Arc::clone(model.graph()), model.weights(), &options).map_err(|source| {
+            DeployError { model: model.name().to_owned(), backend: name.clone(), source: Box::new(source) }
+        })?;
+        Ok(Self::new(Arc::new(LocalRunner::new(name, executable)), health))
     }
 }
 

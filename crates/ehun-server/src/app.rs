@@ -11,6 +11,8 @@ use ehun_models::{Model, Task};
 use crate::auth::Key;
 use crate::fault::{Fault, Kind};
 use crate::metrics::Metrics;
+use crate::tls::Tls;
+use crate::trace::Telling;
 
 /// A service with what its answers mean.
 pub struct Served {
@@ -50,6 +52,10 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// Parsers of documents, in processes of their own.
     pub parsers: Option<Arc<WorkerPool>>,
+    /// The certificate that the listener shows; none is plain HTTP.
+    pub tls: Option<Tls>,
+    /// Who is told of requests.
+    pub telling: Telling,
     started: SystemTime,
     ready: AtomicBool,
 }
@@ -57,12 +63,34 @@ pub struct App {
 impl App {
     /// The services in their order: where a wire format names no model, the first with the task answers.
     pub fn new(served: Vec<Arc<Served>>, limits: Limits, keys: Vec<Key>, metrics: Arc<Metrics>) -> Self {
-        Self { served, limits, keys, metrics, parsers: None, started: SystemTime::now(), ready: AtomicBool::new(true) }
+        Self {
+            served,
+            limits,
+            keys,
+            metrics,
+            parsers: None,
+            tls: None,
+            telling: Telling::default(),
+            started: SystemTime::now(),
+            ready: AtomicBool::new(true),
+        }
     }
 
     /// The same with parsers, for `/v1/documents`.
     pub fn with_parsers(mut self, parsers: Arc<WorkerPool>) -> Self {
         self.parsers = Some(parsers);
+        self
+    }
+
+    /// The same behind TLS.
+    pub fn with_tls(mut self, tls: Option<Tls>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// The same, telling of each request.
+    pub fn with_telling(mut self, telling: Telling) -> Self {
+        self.telling = telling;
         self
     }
 

@@ -3,11 +3,15 @@
 //! ```toml
 //! [server]
 //! listen = "127.0.0.1:8080"
+//! log = "json"                       # a line for each request: off, text, json
+//! otlp = "http://collector:4318"     # spans of requests, OpenTelemetry by OTLP/HTTP
+//! tls = { cert = "cert.pem", key = "key.pem" }   # absent is plain HTTP
 //!
 //! [service.search]
 //! task = "embed"                     # optional: what the checkpoint is made for
 //! model = "models/all-MiniLM-L6-v2"  # a directory; absent is the embedded model
-//! backends = ["xla:cpu", "cpu"]      # in order; the next answers where one fails
+//! backends = ["xla:cpu", "cpu"]      # in order; the next answers where one fails; also the addresses of services
+//!                                    # elsewhere that have the same model, such as "oip+grpc://host:8001/search"
 //! precision = "f32"
 //! attention = "auto"
 //! threads = 2
@@ -33,6 +37,8 @@ use ehun_models::Task;
 use serde::{Deserialize, Deserializer};
 
 use crate::auth::Key;
+use crate::tls::TlsFiles;
+use crate::trace::LogFormat;
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +88,12 @@ pub struct ServerConfig {
     pub items: usize,
     /// How long requests in flight may take after the server was told to end, in milliseconds.
     pub drain_ms: u64,
+    /// Certificate and key; absent is plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// A line for each request on standard error.
+    pub log: LogFormat,
+    /// Collector of traces, `http://host:4318`; absent sends none.
+    pub otlp: Option<String>,
 }
 
 impl Default for ServerConfig {
@@ -92,6 +104,9 @@ impl Default for ServerConfig {
             body_bytes: limits.body_bytes,
             items: limits.items,
             drain_ms: 10_000,
+            tls: None,
+            log: LogFormat::default(),
+            otlp: None,
         }
     }
 }
@@ -165,12 +180,16 @@ fn attention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attention, D:
 }
 
 impl Config {
-    /// Reads a file. Paths of models are relative to its folder.
+    /// Reads a file. Paths of models, certificates and keys are relative to its folder.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Io { path: path.to_owned(), source })?;
         let mut config =
             Self::parse(&text).map_err(|message| ConfigError::Invalid { path: path.to_owned(), message })?;
         let folder = path.parent().unwrap_or(Path::new(""));
+        if let Some(tls) = &mut config.server.tls {
+            tls.cert = folder.join(&tls.cert);
+            tls.key = folder.join(&tls.key);
+        }
         for service in config.service.values_mut() {
             if let Some(model) = &mut service.model {
                 *model = folder.join(&*model);
@@ -224,6 +243,7 @@ mod tests {
     fn errors_name_line_and_key() {
         for (text, needles) in [
             ("[server]\nlisten = \"nowhere\"", &["line 2", "listen"][..]),
+            ("[server]\ntls = { cert = \"a\" }", &["line 2", "key"]),
             ("[service.a]\nmodle = \"x\"", &["line 2", "modle"]),
             ("[service.a]\ntask = \"dance\"", &["line 2", "dance"]),
             ("[service.a.limits]\nqueue_tokens = \"many\"", &["line 2", "queue_tokens"]),

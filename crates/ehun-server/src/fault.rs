@@ -59,6 +59,8 @@ pub enum Style {
     Cohere,
     /// `{"error"}`
     Oip,
+    /// A status and a message in the headers of an answer without content.
+    Grpc,
 }
 
 impl Fault {
@@ -101,6 +103,7 @@ impl Fault {
     pub fn response(&self, style: Style) -> Response {
         let status = self.status(style);
         let body = match style {
+            Style::Grpc => return self.grpc_response(),
             Style::OpenAi => {
                 let kind = match self.kind {
                     Kind::Unauthorized => "authentication_error",
@@ -136,6 +139,44 @@ impl Fault {
         }
         response
     }
+}
+
+impl Fault {
+    /// gRPC's errors are answers with the HTTP status 200.
+    fn grpc_response(&self) -> Response {
+        let code: u8 = match self.kind {
+            Kind::Empty | Kind::Malformed | Kind::Invalid | Kind::TooLarge => 3,
+            Kind::Deadline => 4,
+            Kind::NotFound => 5,
+            Kind::Forbidden => 7,
+            Kind::Overloaded => 8,
+            Kind::Method => 12,
+            Kind::Backend => 13,
+            Kind::Unavailable => 14,
+            Kind::Unauthorized => 16,
+        };
+        let mut response = StatusCode::OK.into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-status", HeaderValue::from(u16::from(code)));
+        if let Ok(message) = HeaderValue::from_str(&percent_encoded(&self.message)) {
+            headers.insert("grpc-message", message);
+        }
+        response
+    }
+}
+
+/// Printable ASCII as it is, everything else and `%` as `%XX`, as gRPC has its messages.
+fn percent_encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' => out.push_str("%25"),
+            b' '..=b'~' => out.push(char::from(byte)),
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
 }
 
 /// What a client that was turned away is told to wait: about what a full queue takes to empty.

@@ -14,6 +14,8 @@
 //! | [`auth`] | API keys |
 //! | `wire` | one file for each wire format |
 //! | [`listen`] | sockets, graceful end |
+//! | [`tls`] | TLS in front of them |
+//! | [`trace`], [`otlp`] | a line and spans for each request |
 
 pub mod app;
 pub mod auth;
@@ -22,6 +24,9 @@ pub mod config;
 pub mod fault;
 pub mod listen;
 pub mod metrics;
+pub mod otlp;
+pub mod tls;
+pub mod trace;
 
 mod body;
 mod wire;
@@ -31,3 +36,4 @@ pub use config::{Config, ConfigError};
 pub use fault::{Fault, Kind};
 pub use listen::{ServerError, serve, terminated};
 pub use metrics::Metrics;
+pub use tls::{Tls, TlsError, TlsFiles};

@@ -3,16 +3,20 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use axum::serve::{Listener, ListenerExt};
 
 use crate::app::App;
 use crate::auth::{self, Scope};
+use crate::call::Cost;
 use crate::fault::{Fault, Kind, Style};
+use crate::trace::{self, Answered, Context, REQUEST_ID};
 use crate::wire;
 
 /// An error in starting or running the server.
@@ -39,6 +43,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(wire::tei::routes())
         .merge(wire::cohere::routes())
         .merge(wire::oip::routes())
+        .merge(wire::grpc::routes())
         .merge(wire::native::routes())
         .fallback(async |request: Request| {
             Fault::new(Kind::NotFound, format!("there is no {}", request.uri().path())).response(Style::OpenAi)
@@ -52,8 +57,12 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// What every request passes: the key, and the count of its answer.
+/// What every request passes: the key, the count of its answer, and who is told of it.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let (start, begun) = (SystemTime::now(), Instant::now());
+    let id = trace::request_id(request.headers()).unwrap_or_else(|| app.metrics.request_id());
+    let context = Context::of(request.headers());
+    let method = request.method().to_string();
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let open = matches!(route.as_str(), "/health" | "/ping" | "/metrics" | "/v2/health/live" | "/v2/health/ready");
     let style = wire::style_of(&route);
@@ -62,7 +71,7 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         .get(axum::http::header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
         .is_some_and(|length| length > app.limits.body_bytes);
-    let response = match auth::check(&app.keys, request.headers(), Scope::Infer) {
+    let mut response = match auth::check(&app.keys, request.headers(), Scope::Infer) {
         Err(fault) if !open => fault.response(style),
         _ if too_large => {
             let message = format!("the body is larger than the limit of {} bytes", app.limits.body_bytes);
@@ -70,7 +79,13 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         }
         _ => next.run(request).await,
     };
-    app.metrics.request(&route, response.status().as_u16());
+    let status = response.status().as_u16();
+    app.metrics.request(&route, status);
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let cost = response.extensions_mut().remove::<Cost>();
+    app.telling.tell(Answered { id, context, method, route, status, start, elapsed: begun.elapsed(), cost });
     response
 }
 
@@ -86,6 +101,23 @@ pub async fn serve(
     let listener =
         tokio::net::TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;
     listening(listener.local_addr()?);
+    match app.tls.clone() {
+        Some(tls) => run(app, tls.listen(listener)?, drain, stop).await,
+        // Small answers must not wait for company.
+        None => run(app, listener.tap_io(|stream| drop(stream.set_nodelay(true))), drain, stop).await,
+    }
+}
+
+async fn run<L>(
+    app: Arc<App>,
+    listener: L,
+    drain: Duration,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServerError>
+where
+    L: Listener,
+    L::Addr: std::fmt::Debug,
+{
     let (stopped, stopping) = tokio::sync::oneshot::channel();
     let closing = Arc::clone(&app);
     let server = axum::serve(listener, router(app)).with_graceful_shutdown(async move {

@@ -154,6 +154,9 @@ impl Metrics {
                 out.line("ehun_backend_up", &[("service", &served.name), ("backend", lane.name())], &up);
             }
         }
+        out.family("ehun_spans_dropped", "counter", "Requests whose spans the collector of traces was too slow for");
+        let dropped = app.telling.exporter.as_ref().map_or(0, |exporter| exporter.dropped());
+        let _ = writeln!(out.0, "ehun_spans_dropped_total {dropped}");
         out.0.push_str("# EOF\n");
         out.0
     }

@@ -361,3 +361,79 @@ fn one_bad_item_fails_alone_where_the_format_can_say_so() -> Result<(), Any> {
     assert!(!terms.is_empty() && terms.iter().all(|term| term["value"].as_f64() > Some(0.0)));
     Ok(())
 }
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_are_exported() -> Result<(), Any> {
+    let server = Running::start(app(200_000, Vec::new())?)?;
+    let (_, _, text) = server.send("GET", "/metrics", "", b"")?;
+    let mut exported = std::collections::BTreeSet::new();
+    for line in String::from_utf8(text)?.lines() {
+        let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) else { continue };
+        let endings: &[&str] = match kind {
+            "counter" => &["_total"],
+            "histogram" => &["_bucket", "_sum", "_count"],
+            _ => &[""],
+        };
+        exported.extend(endings.iter().map(|ending| format!("{name}{ending}")));
+    }
+    let dashboard = std::fs::read_to_string(goldens().join("../docs/grafana/ehun.json"))?;
+    let dashboard: Value = serde_json::from_str(&dashboard)?;
+    let mut asked = 0;
+    for panel in dashboard["panels"].as_array().ok_or("no panels")? {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().ok_or("no expression")?;
+            let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for name in words.filter(|word| word.starts_with("ehun_")) {
+                assert!(exported.contains(name), "`{name}` of the panel {} is not exported", panel["title"]);
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked > 15, "the dashboard asks for {asked} metrics");
+    Ok(())
+}
+
+#[test]
+fn a_collector_gets_the_spans_of_a_request() -> Result<(), Any> {
+    let collector = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let exporter = ehun_server::otlp::Exporter::start(&format!("http://{}", collector.local_addr()?))?;
+    let telling = ehun_server::trace::Telling { exporter: Some(Arc::new(exporter)), ..Default::default() };
+    let server = Running::start(app(200_000, Vec::new())?.with_telling(telling))?;
+    let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+    let body = json!({"inputs": "a text"}).to_string().into_bytes();
+    let quiet = format!("traceparent: 00-{trace}-{parent}-00\r\n");
+    server.send("POST", "/embed", &quiet, &body)?;
+    let loud = format!("traceparent: 00-{trace}-{parent}-01\r\nx-request-id: mine-7\r\n");
+    let (_, head, _) = server.send("POST", "/embed", &loud, &body)?;
+    assert!(head.contains("x-request-id: mine-7"), "{head}");
+
+    let (mut stream, _) = collector.accept()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let mut read = Vec::new();
+    let message: Value = loop {
+        let mut buffer = [0; 4096];
+        let count = stream.read(&mut buffer)?;
+        read.extend(&buffer[..count]);
+        let body = read.windows(4).position(|w| w == b"\r\n\r\n").map(|end| &read[end + 4..]);
+        if let Some(message) = body.and_then(|body| serde_json::from_slice(body).ok()) {
+            break message;
+        }
+        assert!(count > 0, "{}", String::from_utf8_lossy(&read));
+    };
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")?;
+    assert!(read.starts_with(b"POST /v1/traces "));
+    let spans = message["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().ok_or("no spans")?;
+    let names: Vec<&str> = spans.iter().filter_map(|span| span["name"].as_str()).collect();
+    assert_eq!(names, ["POST /embed", "tokenize", "queue", "run"], "only what the caller wants recorded");
+    assert!(spans.iter().all(|span| span["traceId"] == trace));
+    assert_eq!(spans[0]["parentSpanId"], parent);
+    assert!(spans[1..].iter().all(|span| span["parentSpanId"] == spans[0]["spanId"]));
+    let has = |key: &str, value: Value| {
+        spans[0]["attributes"].as_array().is_some_and(|all| all.contains(&json!({"key": key, "value": value})))
+    };
+    assert!(has("http.response.status_code", json!({"intValue": "200"})));
+    assert!(
+        has("ehun.backend", json!({"stringValue": "cpu"})) && has("ehun.request_id", json!({"stringValue": "mine-7"}))
+    );
+    Ok(())
+}

@@ -39,6 +39,9 @@ pub enum CommandError {
     /// A model cannot run on a backend.
     #[error(transparent)]
     Deploy(#[from] ehun_engine::DeployError),
+    /// A service elsewhere cannot be a backend.
+    #[error(transparent)]
+    Remote(#[from] ehun_remote::RemoteError),
     /// The engine did not answer.
     #[error(transparent)]
     Engine(#[from] ehun_engine::EngineError),
@@ -63,6 +66,9 @@ pub enum CommandError {
     /// The configuration of the server is not what it should be.
     #[error(transparent)]
     Config(#[from] ehun_server::ConfigError),
+    /// The certificate or its key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] ehun_server::TlsError),
     /// A backend does not do what the contract says.
     #[error("{0}")]
     NotConforming(String),

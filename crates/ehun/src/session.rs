@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use ehun_backend::{Attention, Backend, Options, Precision, Registry};
-use ehun_engine::{Deployment, HealthPolicy, Service, ServiceConfig};
+use ehun_engine::{Deployment, HealthPolicy, Lane, Service, ServiceConfig};
 use ehun_models::{Checkpoint, LoadOptions, Model, Task};
 use ehun_pipeline::Producer;
 
@@ -18,7 +19,8 @@ pub struct ModelArgs {
     /// [default: the embedded all-MiniLM-L6-v2]
     #[arg(long, value_name = "DIR|ORG/NAME")]
     pub model: Option<PathBuf>,
-    /// Where it runs, the preferred first: auto, cpu, ... (`ehun backends` lists them)
+    /// Where it runs, the preferred first: auto, cpu, ... (`ehun backends` lists them), or the address of a service that has
+    /// the same model: openai+http://HOST/v1#MODEL, tei+http://HOST, oip+http://HOST/MODEL, oip+grpc://HOST/MODEL
     #[arg(long, value_name = "NAME[,NAME...]", default_value = "auto", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// In what the products are computed: f32, bf16, f16, int8
@@ -122,10 +124,11 @@ impl ModelArgs {
 
     /// A service for `model` on the backends.
     pub fn serve(&self, model: &Arc<Model>, profile: bool) -> Result<Service, CommandError> {
-        let health = HealthPolicy::default();
-        let deployment = Deployment::of_model(Arc::clone(model), &self.backends()?, &self.options(model), health)?;
+        let lanes = lanes(model, &self.backend, &self.options(model), None)?;
+        let deployment = Deployment::of_lanes(Arc::clone(model), lanes);
         let config = ServiceConfig {
             name: model.task().name().to_owned(),
+            workers: workers(&self.backend),
             batch_tokens: self.batch_tokens,
             queue_tokens: (self.batch_tokens * 8).max(65_536),
             profile,
@@ -138,6 +141,39 @@ impl ModelArgs {
     pub fn identity(&self) -> String {
         format!("{} {} {} {:?}", self.backend.join(","), self.precision, self.attention, self.max_tokens)
     }
+}
+
+/// `model` on the backends `names`, the preferred first: compiled here, or at the addresses of services elsewhere. A service
+/// that another backend stands behind is waited for half of `deadline`, so that the other one has the rest.
+pub fn lanes(
+    model: &Arc<Model>,
+    names: &[String],
+    options: &Options,
+    deadline: Option<Duration>,
+) -> Result<Vec<Arc<Lane>>, CommandError> {
+    let registry = registry();
+    let health = HealthPolicy::default();
+    let mut lanes = Vec::with_capacity(names.len());
+    for (i, name) in names.iter().enumerate() {
+        if ehun_remote::is_remote(name) {
+            let is_last = i + 1 == names.len();
+            let timeout = if is_last { None } else { Some(deadline.map_or(FALLBACK_AFTER, |deadline| deadline / 2)) };
+            lanes.push(Lane::new(ehun_remote::open(name, Arc::clone(model), timeout)?, health));
+        } else {
+            let name = if name == "auto" { ehun_backend_cpu::NAME } else { name };
+            lanes.push(Lane::of_model(model, &registry.open(name)?, options, health)?);
+        }
+    }
+    Ok(lanes)
+}
+
+/// How long a service elsewhere is waited for where another backend stands behind it and there is no deadline.
+const FALLBACK_AFTER: Duration = Duration::from_secs(10);
+
+/// Batches that are run at the same time: one where the machine's cores are the backend, several where they only wait for a
+/// service elsewhere.
+pub fn workers(names: &[String]) -> usize {
+    if names.first().is_some_and(|name| ehun_remote::is_remote(name)) { 4 } else { 1 }
 }
 
 /// What vectors of `model` are marked with.

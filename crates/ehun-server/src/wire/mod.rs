@@ -7,14 +7,17 @@ use crate::call::Cost;
 use crate::fault::Style;
 
 pub mod cohere;
+pub mod grpc;
 pub mod native;
 pub mod oip;
+pub mod oip_core;
 pub mod openai;
 pub mod tei;
 
 /// How the wire format of a route words its errors.
 pub fn style_of(route: &str) -> Style {
     match route {
+        _ if route.starts_with(grpc::PREFIX) => Style::Grpc,
         "/v2/embed" | "/v2/rerank" | "/v1/rerank" => Style::Cohere,
         _ if route.starts_with("/v2") => Style::Oip,
         _ if route.starts_with("/v1") || route == "/embeddings" || route == "none" => Style::OpenAi,
@@ -41,5 +44,6 @@ pub fn with_cost(mut response: Response, cost: &Cost) -> Response {
             response.headers_mut().insert(HeaderName::from_static(name), value);
         }
     }
+    response.extensions_mut().insert(cost.clone());
     response
 }

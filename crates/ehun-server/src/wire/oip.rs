@@ -1,30 +1,25 @@
-//! Open Inference Protocol v2 over HTTP: what KServe and Triton speak.
-//!
-//! Inputs: a BYTES tensor `text` (and `text_pair`), one element for an item; or an integer tensor `input_ids`
-//! `[items, length]` with `attention_mask` telling padding. Outputs: `embedding` FP32 `[items, width]`, `score` FP32 `[items]`, or
-//! `scores` FP32 `[items, labels]`.
+//! Open Inference Protocol v2 over HTTP, with Triton's extension for binary tensors.
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use ehun_engine::{Input, ItemOptions};
-use ehun_models::Task;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::body::parse;
-use crate::call::{self, Cost};
-use crate::fault::{Fault, Kind, Style};
+use crate::call::Cost;
+use crate::fault::{Fault, Style};
+use crate::wire::oip_core::{self, Elements, Output, Tensor};
 use crate::wire::with_cost;
 
-/// Tasks whose answers are rectangular.
-const TASKS: [Task; 3] = [Task::Embed, Task::Rerank, Task::Classify];
+/// Length of the JSON at the beginning of a body that binary tensors follow.
+const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -34,12 +29,14 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v2/models/{name}", get(model))
         .route("/v2/models/{name}/versions/{version}", get(model_version))
         .route("/v2/models/{name}/ready", get(model_ready))
+        .route("/v2/models/{name}/versions/{version}/ready", get(model_version_ready))
         .route("/v2/models/{name}/infer", post(infer))
         .route("/v2/models/{name}/versions/{version}/infer", post(infer_version))
 }
 
 async fn server() -> Response {
-    Json(json!({"name": "ehun", "version": env!("CARGO_PKG_VERSION"), "extensions": []})).into_response()
+    let extensions = ["binary_tensor_data"];
+    Json(json!({"name": "ehun", "version": env!("CARGO_PKG_VERSION"), "extensions": extensions})).into_response()
 }
 
 async fn ready(State(app): State<Arc<App>>) -> Response {
@@ -47,35 +44,38 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     (status, Json(json!({"ready": app.is_ready()}))).into_response()
 }
 
-async fn model_ready(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response {
-    match app.find(Some(&name), &TASKS) {
-        Ok(_) => ready(State(app)).await,
+async fn model_ready(state: State<Arc<App>>, Path(name): Path<String>) -> Response {
+    model_version_ready(state, Path((name, String::new()))).await
+}
+
+async fn model_version_ready(State(app): State<Arc<App>>, Path((name, version)): Path<(String, String)>) -> Response {
+    match oip_core::find(&app, &name, &version) {
+        Ok(served) => {
+            let status = if app.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            (status, Json(json!({"name": served.name, "ready": app.is_ready()}))).into_response()
+        }
         Err(fault) => fault.response(Style::Oip),
     }
 }
 
-async fn model_version(state: State<Arc<App>>, Path((name, _)): Path<(String, String)>) -> Response {
-    model(state, Path(name)).await
+async fn model(state: State<Arc<App>>, Path(name): Path<String>) -> Response {
+    model_version(state, Path((name, String::new()))).await
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response {
-    match app.find(Some(&name), &TASKS) {
+async fn model_version(State(app): State<Arc<App>>, Path((name, version)): Path<(String, String)>) -> Response {
+    match oip_core::find(&app, &name, &version) {
         Ok(served) => {
-            let mut inputs = vec![json!({"name": "text", "datatype": "BYTES", "shape": [-1]})];
-            if served.model.task() != Task::Embed {
-                inputs.push(json!({"name": "text_pair", "datatype": "BYTES", "shape": [-1]}));
-            }
-            let (output, shape) = match served.model.task() {
-                Task::Embed => ("embedding", json!([-1, served.model.dimension()])),
-                Task::Rerank => ("score", json!([-1])),
-                _ => ("scores", json!([-1, served.model.dimension()])),
+            let tensors = |all: Vec<oip_core::Description>| -> Vec<Value> {
+                let one = |(name, datatype, shape)| json!({"name": name, "datatype": datatype, "shape": shape});
+                all.into_iter().map(one).collect()
             };
+            let (inputs, outputs) = oip_core::describe(served);
             Json(json!({
                 "name": served.name,
-                "versions": ["1"],
+                "versions": [oip_core::VERSION],
                 "platform": "ehun",
-                "inputs": inputs,
-                "outputs": [{"name": output, "datatype": "FP32", "shape": shape}],
+                "inputs": tensors(inputs),
+                "outputs": tensors(outputs),
             }))
             .into_response()
         }
@@ -83,87 +83,145 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Respons
     }
 }
 
+#[derive(Deserialize, Default)]
+struct Parameters {
+    /// Bytes of an input that follow the JSON.
+    binary_data_size: Option<usize>,
+    /// Whether an output is wanted in binary.
+    #[serde(default)]
+    binary_data: bool,
+    /// Whether all outputs are.
+    #[serde(default)]
+    binary_data_output: bool,
+}
+
 #[derive(Deserialize)]
-struct Tensor {
+struct InputTensor {
     name: String,
     shape: Vec<i64>,
     datatype: String,
-    data: Value,
+    data: Option<Value>,
+    #[serde(default)]
+    parameters: Parameters,
+}
+
+#[derive(Deserialize)]
+struct RequestedOutput {
+    name: String,
+    #[serde(default)]
+    parameters: Parameters,
 }
 
 #[derive(Deserialize)]
 struct InferRequest {
     id: Option<String>,
-    inputs: Vec<Tensor>,
+    inputs: Vec<InputTensor>,
+    #[serde(default)]
+    outputs: Vec<RequestedOutput>,
+    #[serde(default)]
+    parameters: Parameters,
 }
 
-async fn infer_version(state: State<Arc<App>>, Path((name, _)): Path<(String, String)>, body: Bytes) -> Response {
-    infer(state, Path(name), body).await
+async fn infer(state: State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    infer_version(state, Path((name, String::new())), headers, body).await
 }
 
-async fn infer(State(app): State<Arc<App>>, Path(name): Path<String>, body: Bytes) -> Response {
-    match infer_value(&app, &name, &body).await {
-        Ok((body, cost)) => with_cost(Json(body).into_response(), &cost),
+async fn infer_version(
+    State(app): State<Arc<App>>,
+    Path((name, version)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    match infer_response(&app, (&name, &version), &headers, &body).await {
+        Ok((response, cost)) => with_cost(response, &cost),
         Err(fault) => fault.response(Style::Oip),
     }
 }
 
-async fn infer_value(app: &App, name: &str, body: &Bytes) -> Result<(Value, Cost), Fault> {
-    let request: InferRequest = parse(body)?;
-    let served = app.find(Some(name), &TASKS)?;
-    let items = items(&request.inputs)?;
-    if items.len() > app.limits.items {
-        return Err(Fault::invalid(format!("{} items, at most {} are allowed", items.len(), app.limits.items)));
+async fn infer_response(
+    app: &App,
+    (name, version): (&str, &str),
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<(Response, Cost), Fault> {
+    let (json, mut binary) = split(headers, body)?;
+    let request: InferRequest = parse(&json)?;
+    let served = oip_core::find(app, name, version)?;
+    let tensors = request.inputs.iter().map(|tensor| of_input(tensor, &mut binary)).collect::<Result<Vec<_>, _>>()?;
+    if !binary.is_empty() {
+        return Err(Fault::invalid(format!("{} bytes are left after the last binary tensor", binary.len())));
     }
-    let count = items.len();
-    let (answers, cost) = call::all(served, items, ItemOptions::default()).await?;
-    let rows = answers.into_iter().map(call::row).collect::<Result<Vec<_>, _>>()?;
-    let output = output(served, &rows, count)?;
-    let mut body = json!({"model_name": served.name, "model_version": "1", "outputs": [output]});
+    let wanted: Vec<String> = request.outputs.iter().map(|output| output.name.clone()).collect();
+    let (outputs, cost) = oip_core::infer(app, served, &tensors, &wanted).await?;
+    let as_binary = |output: &Output| match request.outputs.iter().find(|wanted| wanted.name == output.name) {
+        Some(wanted) => wanted.parameters.binary_data,
+        None => request.parameters.binary_data_output,
+    };
+    let mut raw = Vec::new();
+    let mut described = Vec::with_capacity(outputs.len());
+    for output in &outputs {
+        let mut entry = json!({"name": output.name, "datatype": "FP32", "shape": output.shape});
+        if as_binary(output) {
+            entry["parameters"] = json!({"binary_data_size": output.data.len() * 4});
+            raw.extend(output.data.iter().flat_map(|x| x.to_le_bytes()));
+        } else {
+            entry["data"] = json!(output.data);
+        }
+        described.push(entry);
+    }
+    let mut body = json!({"model_name": served.name, "model_version": oip_core::VERSION, "outputs": described});
     if let Some(id) = request.id {
         body["id"] = json!(id);
     }
-    Ok((body, cost))
-}
-
-fn output(served: &Served, rows: &[Vec<f32>], count: usize) -> Result<Value, Fault> {
-    let width = served.model.dimension();
-    Ok(match served.model.task() {
-        Task::Rerank => {
-            let scores = rows.iter().map(|row| served.model.rerank_score(row, false)).collect::<Result<Vec<_>, _>>()?;
-            json!({"name": "score", "datatype": "FP32", "shape": [count], "data": scores})
-        }
-        Task::Classify => {
-            let scores: Vec<f32> = rows.iter().flat_map(|row| served.model.probabilities(row)).collect();
-            json!({"name": "scores", "datatype": "FP32", "shape": [count, width], "data": scores})
-        }
-        _ => json!({"name": "embedding", "datatype": "FP32", "shape": [count, width], "data": rows.concat()}),
-    })
-}
-
-fn items(tensors: &[Tensor]) -> Result<Vec<Input>, Fault> {
-    let find = |name: &str| tensors.iter().find(|tensor| tensor.name == name);
-    let known = ["text", "text_pair", "input_ids", "attention_mask", "token_type_ids"];
-    if let Some(other) = tensors.iter().find(|tensor| !known.contains(&tensor.name.as_str())) {
-        return Err(Fault::invalid(format!("there is no input `{}`; inputs are {}", other.name, known.join(", "))));
+    if raw.is_empty() {
+        return Ok((Json(body).into_response(), cost));
     }
-    let items = match (find("text"), find("text_pair"), find("input_ids")) {
-        (Some(text), None, None) => strings(text)?.into_iter().map(Input::from).collect(),
-        (Some(text), Some(pair), None) => {
-            let (first, second) = (strings(text)?, strings(pair)?);
-            if first.len() != second.len() {
-                return Err(Fault::invalid(format!("{} texts and {} pairs", first.len(), second.len())));
-            }
-            first.into_iter().zip(second).map(|(a, b)| Input::Pair(a.into(), b.into())).collect()
-        }
-        (None, None, Some(ids)) => ids_of(ids, find("attention_mask"))?,
-        _ => return Err(Fault::invalid("`inputs` must have a BYTES tensor `text`, or an integer tensor `input_ids`")),
-    };
-    if items.is_empty() { Err(Fault::new(Kind::Empty, "`inputs` has no items")) } else { Ok(items) }
+    let json = body.to_string().into_bytes();
+    let length = HeaderValue::from(json.len());
+    let headers = [(HEADER_LENGTH, length), (header::CONTENT_TYPE, HeaderValue::from_static(BINARY))];
+    Ok(((headers, [json, raw].concat()).into_response(), cost))
 }
 
-/// The elements of a tensor, row-major, nested or flat; their number must be that of the shape.
-fn flat(tensor: &Tensor) -> Result<Vec<&Value>, Fault> {
+const BINARY: &str = "application/octet-stream";
+
+/// The JSON of a body and the binary tensors after it.
+fn split(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Bytes), Fault> {
+    let Some(length) = headers.get(HEADER_LENGTH) else { return Ok((body.clone(), Bytes::new())) };
+    let length = length.to_str().ok().and_then(|text| text.trim().parse::<usize>().ok());
+    match length {
+        Some(length) if length <= body.len() => Ok((body.slice(..length), body.slice(length..))),
+        _ => Err(Fault::invalid(format!("`{HEADER_LENGTH}` must be a number up to the body's {} bytes", body.len()))),
+    }
+}
+
+/// A tensor of the request; binary contents are taken from the beginning of `binary`.
+fn of_input(tensor: &InputTensor, binary: &mut Bytes) -> Result<Tensor, Fault> {
+    let name = &tensor.name;
+    let is_text = tensor.datatype == "BYTES";
+    if !is_text && !oip_core::INTEGERS.contains(&tensor.datatype.as_str()) {
+        let message = format!("tensor `{name}` has datatype {}, neither BYTES nor INT64", tensor.datatype);
+        return Err(Fault::invalid(message));
+    }
+    let elements = match (&tensor.data, tensor.parameters.binary_data_size) {
+        (Some(data), None) => of_json(name, is_text, data)?,
+        (None, Some(size)) if size <= binary.len() => {
+            let raw = binary.split_to(size);
+            if is_text {
+                Elements::Texts(oip_core::texts_of_raw(name, &raw)?)
+            } else {
+                Elements::Integers(oip_core::integers_of_raw(name, &tensor.datatype, &raw)?)
+            }
+        }
+        (None, Some(size)) => {
+            return Err(Fault::invalid(format!("tensor `{name}` has {size} bytes, {} are there", binary.len())));
+        }
+        _ => return Err(Fault::invalid(format!("tensor `{name}` needs `data` or `binary_data_size`, one of them"))),
+    };
+    Ok(Tensor { name: name.clone(), shape: tensor.shape.clone(), elements })
+}
+
+/// The elements of a JSON value, nested or flat.
+fn of_json(name: &str, is_text: bool, data: &Value) -> Result<Elements, Fault> {
     fn collect<'a>(value: &'a Value, into: &mut Vec<&'a Value>) {
         match value {
             Value::Array(all) => all.iter().for_each(|value| collect(value, into)),
@@ -171,57 +229,13 @@ fn flat(tensor: &Tensor) -> Result<Vec<&Value>, Fault> {
         }
     }
     let mut all = Vec::new();
-    collect(&tensor.data, &mut all);
-    let wanted = tensor
-        .shape
-        .iter()
-        .try_fold(1usize, |product, &n| usize::try_from(n).ok().and_then(|n| product.checked_mul(n)));
-    if wanted != Some(all.len()) {
-        return Err(Fault::invalid(format!(
-            "tensor `{}` has shape {:?} and {} elements",
-            tensor.name,
-            tensor.shape,
-            all.len()
-        )));
-    }
-    Ok(all)
-}
-
-fn strings(tensor: &Tensor) -> Result<Vec<String>, Fault> {
-    if tensor.datatype != "BYTES" {
-        return Err(Fault::invalid(format!("tensor `{}` has datatype {}, not BYTES", tensor.name, tensor.datatype)));
-    }
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let all: Option<Vec<String>> = flat(tensor)?.into_iter().map(text).collect();
-    all.ok_or_else(|| Fault::invalid(format!("tensor `{}` must have strings", tensor.name)))
-}
-
-fn integers(tensor: &Tensor) -> Result<Vec<u32>, Fault> {
-    if !["INT64", "INT32", "UINT64", "UINT32"].contains(&tensor.datatype.as_str()) {
-        return Err(Fault::invalid(format!("tensor `{}` has datatype {}, not INT64", tensor.name, tensor.datatype)));
+    collect(data, &mut all);
+    if is_text {
+        let texts: Option<Vec<String>> = all.into_iter().map(|value| value.as_str().map(str::to_owned)).collect();
+        let fault = || Fault::invalid(format!("tensor `{name}` must have strings"));
+        return texts.map(Elements::Texts).ok_or_else(fault);
     }
     let number = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok());
-    let all: Option<Vec<u32>> = flat(tensor)?.into_iter().map(number).collect();
-    all.ok_or_else(|| Fault::invalid(format!("tensor `{}` must have whole numbers from 0", tensor.name)))
-}
-
-fn ids_of(ids: &Tensor, mask: Option<&Tensor>) -> Result<Vec<Input>, Fault> {
-    let values = integers(ids)?;
-    let mask = match mask {
-        Some(tensor) if tensor.shape == ids.shape => integers(tensor)?,
-        Some(_) => return Err(Fault::invalid("`attention_mask` has another shape than `input_ids`")),
-        None => vec![1; values.len()],
-    };
-    let length = match ids.shape.last() {
-        Some(&length) if ids.shape.len() == 2 && length > 0 => length as usize,
-        _ => return Err(Fault::invalid("`input_ids` must have the shape [items, length]")),
-    };
-    Ok(values
-        .chunks(length)
-        .zip(mask.chunks(length))
-        .map(|(ids, mask)| {
-            let kept: Vec<u32> = ids.iter().zip(mask).filter(|(_, mask)| **mask != 0).map(|(&id, _)| id).collect();
-            Input::Tokens(kept.into())
-        })
-        .collect())
+    let numbers: Option<Vec<u32>> = all.into_iter().map(number).collect();
+    numbers.map(Elements::Integers).ok_or_else(|| oip_core::not_whole(name))
 }

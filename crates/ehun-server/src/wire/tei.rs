@@ -22,6 +22,8 @@ use crate::wire::{cohere, with_cost};
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
+        .route("/", post(root))
+        .route("/invocations", post(root))
         .route("/embed", post(embed))
         .route("/embed_all", post(embed_all))
         .route("/embed_sparse", post(embed_sparse))
@@ -40,6 +42,17 @@ pub fn routes() -> Router<Arc<App>> {
 fn answer<T: Serialize>(result: Result<(T, Cost), Fault>) -> Response {
     match result {
         Ok((body, cost)) => with_cost(Json(body).into_response(), &cost),
+        Err(fault) => fault.response(Style::Tei),
+    }
+}
+
+/// The route of what is served here: how Hugging Face's endpoints and SageMaker ask.
+async fn root(state: State<Arc<App>>, body: Bytes) -> Response {
+    match state.find(None, &[Task::Embed, Task::Rerank, Task::Classify, Task::Sparse]).map(|s| s.model.task()) {
+        Ok(Task::Rerank) => rerank(state, body).await,
+        Ok(Task::Classify) => predict(state, body).await,
+        Ok(Task::Sparse) => embed_sparse(state, body).await,
+        Ok(_) => embed(state, body).await,
         Err(fault) => fault.response(Style::Tei),
     }
 }

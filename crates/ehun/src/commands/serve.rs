@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use ehun_backend::{Backend, Options};
+use ehun_backend::Options;
 use ehun_documents::{PoolOptions, WorkerPool};
-use ehun_engine::{Deployment, HealthPolicy, Observer, Service, ServiceConfig};
+use ehun_engine::{Deployment, Observer, Service, ServiceConfig};
 use ehun_server::config::ServiceConfig as Wanted;
-use ehun_server::{App, Config, Limits, Metrics, Served};
+use ehun_server::otlp::Exporter;
+use ehun_server::trace::{LogFormat, Telling};
+use ehun_server::{App, Config, Limits, Metrics, Served, Tls, TlsFiles};
 
 use crate::error::{CommandError, CommandResult, Outcome};
-use crate::session::{checkpoint, program_cache, registry};
+use crate::session::{checkpoint, lanes, program_cache, workers};
 
 /// Flags of `ehun serve`.
 #[derive(Debug, Args)]
@@ -27,6 +29,18 @@ pub struct Serve {
     /// Directory of a model to serve instead of the embedded one, where there is no file
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     model: Option<PathBuf>,
+    /// Certificate chain, PEM: the server speaks TLS [default: the file's `server.tls`, or plain HTTP]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// A line for each request on standard error: off, text, json [default: the file's, or off]
+    #[arg(long, value_name = "FORM")]
+    log: Option<LogFormat>,
+    /// Collector that gets spans of requests, OpenTelemetry by OTLP/HTTP: http://HOST:4318
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
 }
 
 impl Serve {
@@ -46,9 +60,20 @@ impl Serve {
             eprintln!("loading service {name}");
             served.push(Arc::new(start(name, wanted, &metrics)?));
         }
+        let files = match (self.tls_cert, self.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+            _ => config.server.tls.take(),
+        };
+        let tls = files.map(|files| Tls::read(&files)).transpose()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let exporter = self.otlp.or(config.server.otlp.take()).map(|url| Exporter::start(&url)).transpose();
+        let exporter = exporter.map_err(CommandError::io("the thread that sends traces"))?.map(Arc::new);
+        let telling = Telling { log: self.log.unwrap_or(config.server.log), exporter };
         let limits = Limits { body_bytes: config.server.body_bytes, items: config.server.items };
         let parsers = Arc::new(WorkerPool::new(PoolOptions::default())?);
-        let app = Arc::new(App::new(served, limits, config.key, metrics).with_parsers(parsers));
+        let app = Arc::new(
+            App::new(served, limits, config.key, metrics).with_parsers(parsers).with_tls(tls).with_telling(telling),
+        );
         let address = self.listen.unwrap_or(config.server.listen);
         let drain = Duration::from_millis(config.server.drain_ms);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -57,7 +82,7 @@ impl Serve {
             .build()
             .map_err(CommandError::io("threads of the server"))?;
         let listening =
-            |address: SocketAddr| eprintln!("listening on http://{address}, routes at http://{address}/docs");
+            |address: SocketAddr| eprintln!("listening on {scheme}://{address}, routes at {scheme}://{address}/docs");
         let ended = runtime.block_on(ehun_server::serve(
             Arc::clone(&app),
             address,
@@ -83,12 +108,6 @@ fn start(name: &str, wanted: &Wanted, metrics: &Arc<Metrics>) -> Result<Served, 
         ..ehun_models::LoadOptions::default()
     };
     let model = Arc::new(ehun_models::Model::load(&checkpoint, &options)?);
-    let registry = registry();
-    let backends = wanted
-        .backends
-        .iter()
-        .map(|name| Ok(registry.open(name)?))
-        .collect::<Result<Vec<Arc<dyn Backend>>, CommandError>>()?;
     let options = Options {
         precision: wanted.precision,
         attention: wanted.attention.clone(),
@@ -98,15 +117,16 @@ fn start(name: &str, wanted: &Wanted, metrics: &Arc<Metrics>) -> Result<Served, 
         cache: program_cache(),
         ..Options::default()
     };
-    let deployment = Deployment::of_model(Arc::clone(&model), &backends, &options, HealthPolicy::default())?;
+    let deadline = wanted.limits.deadline_ms.map(Duration::from_millis);
+    let deployment = Deployment::of_lanes(Arc::clone(&model), lanes(&model, &wanted.backends, &options, deadline)?);
     let config = ServiceConfig {
         name: name.to_owned(),
+        workers: workers(&wanted.backends),
         batch_tokens: wanted.limits.batch_tokens,
         queue_tokens: wanted.limits.queue_tokens,
         ..ServiceConfig::default()
     };
     let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(metrics) as Arc<dyn Observer>];
     let service = Service::start(config, deployment, observers).map_err(CommandError::io("threads of the engine"))?;
-    let deadline = wanted.limits.deadline_ms.map(Duration::from_millis);
     Ok(Served { name: name.to_owned(), model, service, deadline })
 }

@@ -6,3 +6,5 @@ mod common;
 mod crash;
 mod embed;
 mod process;
+mod remote;
+mod server;
