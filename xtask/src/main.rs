@@ -32,6 +32,11 @@ const TASKS: &[Task] = &[
         about: "benchmarks: `bench peers`, `bench quality`, ...; `bench` lists them",
         run: suites::bench,
     },
+    Task {
+        name: "fuzz",
+        about: "`fuzz http [EXAMPLES [SEED]]`: requests made from the OpenAPI document",
+        run: suites::fuzz,
+    },
     Task { name: "soak", about: "the long suites: crashes, kills, faults", run: suites::soak },
 ];
 

@@ -54,12 +54,31 @@ fn readers() -> Outcome {
     run(&mut program(&python, &[text(folder.join("read_tables.py")), out]))
 }
 
-/// What the server says is read by the clients that people use, and survives what a schema allows them to send.
+/// What the server says is read by the clients that people use, and it survives what a schema lets them send.
 fn clients() -> Outcome {
-    let folder = root().join("tests/python");
-    let python = python("clients", &folder.join("requirements-clients.txt"))?;
-    run(&mut program(&python, &[text(folder.join("clients.py")), text(ehun())]))?;
-    run(&mut program(&python, &[text(folder.join("fuzz_http.py")), text(ehun())]))
+    let python = client_python()?;
+    run(&mut program(&python, &[text(root().join("tests/python/clients.py")), text(ehun())]))?;
+    fuzz_http(&[])
+}
+
+fn client_python() -> Result<PathBuf, String> {
+    python("clients", &root().join("tests/python/requirements-clients.txt"))
+}
+
+fn fuzz_http(rest: &[String]) -> Outcome {
+    let script = text(root().join("tests/python/fuzz_http.py"));
+    run(program(client_python()?, &[script, text(ehun())]).args(rest))
+}
+
+/// Requests made from the OpenAPI document, as many as are asked for.
+pub fn fuzz(arguments: &[String]) -> Outcome {
+    match arguments.split_first() {
+        Some((name, rest)) if name == "http" => {
+            build()?;
+            fuzz_http(rest)
+        }
+        _ => Err("there is `fuzz http [EXAMPLES [SEED]]`".to_owned()),
+    }
 }
 
 /// Benchmarks by name.
@@ -68,6 +87,7 @@ pub fn bench(arguments: &[String]) -> Outcome {
     match name {
         "peers" => peers(rest),
         "quality" => quality(rest),
+        "serve" => serve(rest),
         "kernels" => kernels(rest),
         "attention" => attention(rest),
         "start" => start(rest),
@@ -77,6 +97,7 @@ pub fn bench(arguments: &[String]) -> Outcome {
             run(command.args(rest))
         }
         _ => Err("there are `bench peers` (other engines, the same texts), `bench quality` (STS, Cranfield), \
+                  `bench serve` (through HTTP beside the engine alone), \
                   `bench kernels` (products beside other crates), `bench attention` (naive and flash over the length), \
                   `bench forward` (one pass, by operation), `bench start` (time to the first vector, memory)"
             .to_owned()),
@@ -118,6 +139,15 @@ fn start(rest: &[String]) -> Outcome {
     build()?;
     let script = text(root().join("tools/bench/start.py"));
     run(program("python3", &[script, "--ehun".into(), text(ehun())]).args(rest))
+}
+
+/// The server beside the engine without it: throughput, added latency, overload.
+fn serve(rest: &[String]) -> Outcome {
+    build()?;
+    let model = fetch::MINILM.fetch()?;
+    run(&mut cargo(&["build", "--release", "--locked", "--package", "ehun-server", "--example", "drive"]))?;
+    let drive = target().join("release/examples/drive");
+    run(program(drive, &[text(ehun()), text(model)]).args(rest))
 }
 
 fn quality(rest: &[String]) -> Outcome {

@@ -20,7 +20,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "DIR|ORG/NAME")]
     pub model: Option<PathBuf>,
     /// Where it runs, the preferred first: auto, cpu, ... (`ehun backends` lists them), or the address of a service that has
-    /// the same model: openai+http://HOST/v1#MODEL, tei+http://HOST, oip+http://HOST/MODEL, oip+grpc://HOST/MODEL
+    /// the same model: `openai+http://HOST/v1#MODEL`, `tei+http://HOST`, `oip+http://HOST/MODEL`, `oip+grpc://HOST/MODEL`
     #[arg(long, value_name = "NAME[,NAME...]", default_value = "auto", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// In what the products are computed: f32, bf16, f16, int8

@@ -38,7 +38,7 @@ pub struct Serve {
     /// A line for each request on standard error: off, text, json [default: the file's, or off]
     #[arg(long, value_name = "FORM")]
     log: Option<LogFormat>,
-    /// Collector that gets spans of requests, OpenTelemetry by OTLP/HTTP: http://HOST:4318
+    /// Collector that gets spans of requests, OpenTelemetry by OTLP/HTTP: `http://HOST:4318`
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
 }
