@@ -67,15 +67,22 @@ fn exported() -> Outcome {
     let out = target().join("tests/export");
     let error = |e: std::io::Error| format!("{}: {e}", out.display());
     std::fs::create_dir_all(&out).map_err(error)?;
-    let [onnx, vectors] = ["model.onnx", "vectors.jsonl"].map(|name| out.join(name));
+    let vectors = out.join("vectors.jsonl");
     let texts = text(folder.join("texts.txt"));
-    run(&mut program(ehun(), &["export", "--model", &text(&source), "--out", &text(&onnx)]))?;
     let mut embed = program(ehun(), &["embed", "--backend", "onnx", "--model", &text(&source), "--file", &texts]);
     let file = std::fs::File::create(&vectors).map_err(error)?;
     run(embed.env(ehun_backend_onnx::library::VARIABLE, library).stdout(file))?;
     let script = text(folder.join("run_onnx.py"));
     let tokenizer = text(source.join("tokenizer.json"));
-    run(&mut program(&python, &[script, text(&onnx), texts, text(&vectors), tokenizer]))
+    // Both forms of attention, and weights inside and beside the model.
+    for (name, flags) in [("native", &[][..]), ("fused", &["--weights-beside"][..])] {
+        let onnx = text(out.join(name).with_extension("onnx"));
+        let mut export = program(ehun(), &["export", "--model", &text(&source), "--attention", name, "--out", &onnx]);
+        run(export.args(flags))?;
+        let arguments = [script.clone(), onnx, texts.clone(), text(&vectors), tokenizer.clone()];
+        run(&mut program(&python, &arguments))?;
+    }
+    Ok(())
 }
 
 /// Benchmarks by name.

@@ -103,32 +103,7 @@ impl OnnxBackend {
         let model = Model::probe();
         let session = self.session(&model, None).map_err(|error| error.to_string())?;
         let placed = session.placement().map_err(|error| error.to_string())?;
-        self.not_taken(&placed).map_or(Ok(()), Err)
-    }
-
-    /// Why these nodes are not what was asked for: products that the provider did not take.
-    fn not_taken(&self, placed: &[Placed]) -> Option<String> {
-        let products = placed.iter().filter(|node| PRODUCTS.contains(&node.operator.as_str()));
-        let mut elsewhere: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        let (mut all, mut here) = (0, 0);
-        for node in products {
-            all += 1;
-            if node.provider == self.provider.runtime_name {
-                here += 1;
-            } else {
-                *elsewhere.entry((&node.operator, &node.provider)).or_default() += 1;
-            }
-        }
-        if here == all {
-            return None;
-        }
-        let list: Vec<String> =
-            elsewhere.iter().map(|((operator, provider), count)| format!("{count} {operator} on {provider}")).collect();
-        Some(format!(
-            "{} took {here} of the {all} products of the model and would leave {}; nothing is moved silently",
-            self.provider.runtime_name,
-            list.join(", ")
-        ))
+        not_taken(self.provider, &placed).map_or(Ok(()), Err)
     }
 
     fn session(&self, model: &Model<'_>, threads: Option<usize>) -> Result<Session, OrtError> {
@@ -136,6 +111,7 @@ impl OnnxBackend {
         let bytes = model.encode(&|tensor| file(tensor).map(|file| Place { file, offset: 0 }));
         let files: Vec<(String, &[u8])> =
             model.tensors.iter().filter_map(|tensor| Some((file(tensor)?, tensor.bytes.as_ref()))).collect();
+        let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from));
         let request = SessionRequest { model: &bytes, files: &files, provider: self.provider, threads };
         Session::new(&self.runtime, &request)
     }
@@ -212,7 +188,7 @@ impl OnnxBackend {
         let on_device = |error: OrtError| error.on_device(&self.device());
         let session = self.session(&model, options.threads).map_err(on_device)?;
         let placed = session.placement().map_err(on_device)?;
-        if let Some(reason) = self.not_taken(&placed) {
+        if let Some(reason) = not_taken(self.provider, &placed) {
             return Err(BackendError::Refused(vec![Refusal::new("graph", reason)]));
         }
         let inputs = model.inputs.into_iter().map(|port| port.name).collect();
@@ -230,6 +206,30 @@ impl OnnxBackend {
             kernels,
         })
     }
+}
+
+/// Why these nodes are not what was asked for: products that the provider did not take.
+fn not_taken(provider: &Provider, placed: &[Placed]) -> Option<String> {
+    let mut elsewhere: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let (mut all, mut here) = (0, 0);
+    for node in placed.iter().filter(|node| PRODUCTS.contains(&node.operator.as_str())) {
+        all += 1;
+        if node.provider == provider.runtime_name {
+            here += 1;
+        } else {
+            *elsewhere.entry((&node.operator, &node.provider)).or_default() += 1;
+        }
+    }
+    if here == all {
+        return None;
+    }
+    let list: Vec<String> =
+        elsewhere.iter().map(|((operator, provider), count)| format!("{count} {operator} on {provider}")).collect();
+    Some(format!(
+        "{} took {here} of the {all} products of the model and would leave {}; nothing is moved silently",
+        provider.runtime_name,
+        list.join(", ")
+    ))
 }
 
 /// The nodes by provider, the one that was asked for first.
@@ -304,5 +304,48 @@ impl Backend for OnnxBackend {
         options: &Options,
     ) -> Result<Box<dyn ehun_backend::Executable>, BackendError> {
         Ok(Box::new(self.compile_onnx(graph, weights, options)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(nodes: &[(&str, &str)]) -> Vec<Placed> {
+        let one = |&(provider, operator): &(&str, &str)| Placed {
+            provider: format!("{provider}ExecutionProvider"),
+            operator: operator.to_owned(),
+        };
+        nodes.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_product_on_the_cpu_is_no_model_on_a_provider() {
+        let cuda = Provider::of_backend("onnx:cuda").unwrap();
+        let beside = placed(&[("CUDA", "MatMul"), ("CUDA", "Softmax"), ("CPU", "Gather"), ("CPU", "Shape")]);
+        assert_eq!(not_taken(cuda, &beside), None);
+        let list = by_provider(&beside, cuda);
+        assert_eq!(list[0].provider, "CUDAExecutionProvider");
+        assert_eq!(list[1].operators, BTreeMap::from([("Gather".to_owned(), 1), ("Shape".to_owned(), 1)]));
+
+        let left = placed(&[("CUDA", "MatMul"), ("CPU", "MatMul"), ("CPU", "MultiHeadAttention"), ("CPU", "MatMul")]);
+        let reason = not_taken(cuda, &left).unwrap();
+        let words =
+            ["took 1 of the 4", "2 MatMul on CPUExecutionProvider", "1 MultiHeadAttention on CPUExecutionProvider"];
+        assert!(words.iter().all(|word| reason.contains(word)), "{reason}");
+        // A provider that took nothing at all.
+        assert!(not_taken(cuda, &placed(&[("CPU", "FusedMatMul")])).unwrap().contains("took 0 of the 1"));
+    }
+
+    #[test]
+    fn auto_takes_the_fused_operator_where_both_can() {
+        let (cpu, qnn) = (Provider::of_backend("onnx").unwrap(), Provider::of_backend("onnx:qnn").unwrap());
+        let full = AttentionSpec::full(2, 4);
+        let grouped = AttentionSpec { num_kv_heads: 1, ..full.clone() };
+        let form = |provider, spec| choose(provider, &Attention::Auto, spec).0;
+        assert_eq!(
+            [form(cpu, &full), form(cpu, &grouped), form(qnn, &full)],
+            [Form::Fused, Form::Native, Form::Native]
+        );
     }
 }

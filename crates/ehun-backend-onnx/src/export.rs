@@ -48,20 +48,22 @@ pub struct Exported {
     pub outputs: Vec<String>,
     /// Number of operations.
     pub nodes: usize,
-    /// The file beside the model that has the weights, where they were too large for one.
+    /// The file beside the model that has the weights, where they are not in it.
     pub data: Option<PathBuf>,
 }
 
 /// Writes the model of `graph` for sequences of up to `longest` tokens to `path`.
 ///
 /// Inputs are int64 and padded behind each sequence: `input_ids`, `attention_mask`, `token_type_ids` as far as the graph
-/// reads them, and `pooling_starts`, which may be left out. Outputs have the graph's names.
+/// reads them, and `pooling_starts`, which may be left out. Outputs have the graph's names. Weights that are too large for one
+/// file, or any where `weights_beside` asks for it, are written to a file of their own.
 pub fn export(
     graph: &Graph,
     weights: &WeightStore,
     longest: usize,
     form: Form,
     path: &Path,
+    weights_beside: bool,
 ) -> Result<Exported, ExportError> {
     for (label, spec) in graph.attentions() {
         if let Some(reason) = form.refusal(spec) {
@@ -75,7 +77,7 @@ pub fn export(
     };
     let total: usize = model.tensors.iter().map(|tensor| tensor.bytes.len()).sum();
     let mut data = None;
-    let bytes = if total <= MOST_INSIDE {
+    let bytes = if total <= MOST_INSIDE && !weights_beside {
         model.encode(&|_| None)
     } else {
         let mut name = path.file_name().unwrap_or_default().to_os_string();

@@ -27,7 +27,7 @@ fn an_exported_model_needs_no_optional_input_and_its_lengths_are_free() {
 
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("model.onnx");
-    let exported = export(&graph, &weights, 16, Form::Native, &file).unwrap();
+    let exported = export(&graph, &weights, 16, Form::Native, &file, false).unwrap();
     assert_eq!(exported.outputs, ["embedding"]);
     assert!(exported.data.is_none() && exported.inputs.contains(&"pooling_starts".to_owned()));
     let model = std::fs::read(&file).unwrap();

@@ -33,6 +33,9 @@ pub struct Export {
     /// Most tokens of a text, below what the model allows
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
+    /// Write the weights of an ONNX model into a file of their own, FILE.data; those of more than 2 GB always are
+    #[arg(long)]
+    weights_beside: bool,
     /// The static shape of a StableHLO program; an ONNX model has any shape
     #[arg(long, default_value = "8x128", value_name = "BxL")]
     bucket: String,
@@ -71,7 +74,8 @@ impl Export {
         }
         let form = Form::from_name(form)
             .ok_or_else(|| CommandError::Usage(format!("`{form}` is no form of ONNX; there are native and fused")))?;
-        let written = export(model.graph(), model.weights(), model.max_tokens(), form, &self.out)?;
+        let longest = model.max_tokens();
+        let written = export(model.graph(), model.weights(), longest, form, &self.out, self.weights_beside)?;
         line(&format!("{}: {} operations", self.out.display(), written.nodes))?;
         line(&format!("inputs: {} (int64, padded at the end)", written.inputs.join(", ")))?;
         line(&format!("outputs: {}", written.outputs.join(", ")))?;
