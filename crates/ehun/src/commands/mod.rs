@@ -8,6 +8,7 @@ pub mod embed;
 pub mod explain;
 pub mod models;
 pub mod process;
+pub mod programs;
 pub mod rerank;
 pub mod search;
 pub mod serve;
