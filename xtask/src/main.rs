@@ -5,6 +5,7 @@ mod fetch;
 mod floors;
 mod model;
 mod suites;
+mod xla;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,12 @@ const TASKS: &[Task] = &[
         about: "benchmarks: `bench peers`, `bench quality`, ...; `bench` lists them",
         run: suites::bench,
     },
+    Task {
+        name: "tpu",
+        about: "compile models of four shapes for TPUs that are not here, and tabulate what the compiler says",
+        run: xla::tpu,
+    },
+    Task { name: "leaks", about: "valgrind over the foreign interface of the XLA backend", run: xla::leaks },
     Task { name: "soak", about: "the long suites: crashes, kills, faults", run: suites::soak },
 ];
 

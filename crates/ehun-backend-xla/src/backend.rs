@@ -83,7 +83,11 @@ impl XlaFactory {
 
     /// Opens the backend `name` (`xla:cpu`) as what it is, for its reports.
     pub fn open_xla(&self, name: &str) -> Result<XlaBackend, Unavailable> {
-        let unavailable = |error: PluginError| Unavailable::new(name, error.to_string());
+        let unavailable = |error: PluginError| {
+            let missing = name.strip_prefix("xla:").map(plugins::missing).unwrap_or_default();
+            let also = if missing.is_empty() { String::new() } else { format!("; not here: {}", missing.join(", ")) };
+            Unavailable::new(name, format!("{error}{also}"))
+        };
         let platform = name.strip_prefix("xla:").filter(|platform| plugins::PLATFORMS.contains(platform));
         let Some(platform) = platform else {
             return Err(Unavailable::new(name, "there are xla:cpu, xla:tpu and xla:cuda"));

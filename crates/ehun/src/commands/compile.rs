@@ -57,12 +57,11 @@ pub struct Compile {
 impl Compile {
     /// Compiles.
     pub fn run(self) -> CommandResult {
-        if self.backend != "xla:tpu" {
-            return Err(CommandError::Usage(format!(
-                "`{}` cannot compile without its device; xla:tpu can",
-                self.backend
-            )));
-        }
+        let Some(platform) = self.backend.strip_prefix("xla:") else {
+            let reason = format!("`{}` has no programs to compile ahead of time; xla:tpu has", self.backend);
+            return Err(CommandError::Usage(reason));
+        };
+        aot::without_device(platform)?;
         let load = LoadOptions { check_finite: false, max_tokens: self.max_tokens, ..LoadOptions::default() };
         let subject = match &self.shape_of {
             Some(path) => shape(path, &load)?.into(),
