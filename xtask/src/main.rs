@@ -5,6 +5,7 @@ mod fetch;
 mod floors;
 mod model;
 mod suites;
+mod xla;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,11 @@ const TASKS: &[Task] = &[
         about: "`fuzz http [EXAMPLES [SEED]]`: requests made from the OpenAPI document",
         run: suites::fuzz,
     },
+        name: "tpu",
+        about: "compile models of four shapes for TPUs that are not here, and tabulate what the compiler says",
+        run: xla::tpu,
+    },
+    Task { name: "leaks", about: "valgrind over the foreign interface of the XLA backend", run: xla::leaks },
     Task { name: "soak", about: "the long suites: crashes, kills, faults", run: suites::soak },
 ];
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::command::{Outcome, cache, cargo, program, python, root, run};
-use crate::{fetch, floors, model};
+use crate::{fetch, floors, model, xla};
 
 /// The program as `cargo build --release` leaves it.
 fn ehun() -> PathBuf {
@@ -128,10 +128,12 @@ pub fn bench(arguments: &[String]) -> Outcome {
                 cargo(&["run", "--release", "--package", "ehun-backend-cpu", "--example", "forward", "--"]);
             run(command.args(rest))
         }
+        "restart" => xla::restart(rest),
         _ => Err("there are `bench peers` (other engines, the same texts), `bench quality` (STS, Cranfield), \
                   `bench serve` (through HTTP beside the engine alone), \
                   `bench kernels` (products beside other crates), `bench attention` (naive and flash over the length), \
-                  `bench forward` (one pass, by operation), `bench start` (time to the first vector, memory)"
+                  `bench forward` (one pass, by operation), `bench start` (time to the first vector, memory), \
+                  `bench restart` (the same on XLA's CPU plugin, with compiled programs in the cache)"
             .to_owned()),
     }
 }
@@ -192,10 +194,11 @@ fn quality(rest: &[String]) -> Outcome {
     run(command.args(rest))
 }
 
-/// The long suites: the job is killed at 200 moments instead of a few.
+/// The long suites: the job is killed at 200 moments instead of a few, and a service on XLA gets 10,000 requests.
 pub fn soak(_: &[String]) -> Outcome {
     model::setup(&[])?;
     let mut command =
         cargo(&["test", "--release", "--locked", "--package", "ehun", "--test", "command", "--", "crash"]);
-    run(command.env("EHUN_KILLS", "200"))
+    run(command.env("EHUN_KILLS", "200"))?;
+    xla::soak()
 }

@@ -72,6 +72,29 @@ pub fn device_memory(topology: &str) -> Option<u64> {
     CHIP_MEMORY.iter().find(|(name, _)| *name == kind).map(|(_, megabytes)| megabytes * 1_000_000)
 }
 
+/// Whether programs for `platform` can be compiled here without its device: the reason why not.
+///
+/// A TPU's library compiles for chips by name. CUDA's plugin looks for its device before it compiles and calls `ptxas`, so
+/// it is refused, with what is missing; compiling for CUDA by a description of the target is not done here.
+pub fn without_device(platform: &str) -> Result<(), XlaError> {
+    match platform {
+        "tpu" => Ok(()),
+        "cuda" => {
+            let mut missing: Vec<String> =
+                plugins::find("cuda", &BTreeMap::new()).err().iter().map(ToString::to_string).collect();
+            missing.extend(plugins::missing("cuda"));
+            let missing = if missing.is_empty() { "nothing".to_owned() } else { missing.join("; ") };
+            Err(XlaError::Refused(format!(
+                "xla:cuda is compiled on the machine that has the GPU, when a model is loaded; missing for that here: {missing}"
+            )))
+        }
+        "cpu" => {
+            Err(XlaError::Refused("xla:cpu is compiled when a model is loaded, and its programs are cached".into()))
+        }
+        other => Err(XlaError::Refused(format!("xla:{other} is unknown; there are xla:cpu, xla:tpu and xla:cuda"))),
+    }
+}
+
 /// Compiles every bucket of `graph` for a TPU topology. `told` hears of each bucket when it is done.
 pub fn aot(
     topology: &str,

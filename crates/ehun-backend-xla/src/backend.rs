@@ -15,7 +15,7 @@ use crate::cache::{Cache, Found};
 use crate::choice::{Attempt, BucketReport, Candidate, Recipe, whole_loops};
 use crate::executable::{BucketProgram, XlaExecutable};
 use crate::lower::attention::Form;
-use crate::lower::imported::{self, Imported};
+use crate::lower::imported::{self, Imported, Signature};
 use crate::lower::{InputSpec, Program};
 use crate::parameters;
 use crate::pjrt::{Client, LoadedExecutable, PjrtError, PluginError};
@@ -40,6 +40,17 @@ impl Progress {
     /// Time that is left if the rest is like what was.
     pub fn left(&self) -> Option<Duration> {
         (self.done > 0).then(|| self.elapsed * (self.total - self.done) as u32 / self.done as u32)
+    }
+}
+
+impl std::fmt::Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "program {} of {}", (self.done + 1).min(self.total), self.total)?;
+        match (self.next, self.left()) {
+            (Some(next), Some(left)) => write!(f, ", {next}, about {:.0} s left", left.as_secs_f64()),
+            (Some(next), None) => write!(f, ", {next}"),
+            (None, _) => write!(f, " ready after {:.1} s", self.elapsed.as_secs_f64()),
+        }
     }
 }
 
@@ -72,7 +83,11 @@ impl XlaFactory {
 
     /// Opens the backend `name` (`xla:cpu`) as what it is, for its reports.
     pub fn open_xla(&self, name: &str) -> Result<XlaBackend, Unavailable> {
-        let unavailable = |error: PluginError| Unavailable::new(name, error.to_string());
+        let unavailable = |error: PluginError| {
+            let missing = name.strip_prefix("xla:").map(plugins::missing).unwrap_or_default();
+            let also = if missing.is_empty() { String::new() } else { format!("; not here: {}", missing.join(", ")) };
+            Unavailable::new(name, format!("{error}{also}"))
+        };
         let platform = name.strip_prefix("xla:").filter(|platform| plugins::PLATFORMS.contains(platform));
         let Some(platform) = platform else {
             return Err(Unavailable::new(name, "there are xla:cpu, xla:tpu and xla:cuda"));
@@ -442,8 +457,9 @@ fn machine_memory() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The function that a file must hold to serve `spec` in `bucket`; shown by `ehun explain --attention-signature`.
-pub fn attention_signatures(graph: &Graph, bucket: Bucket, precision: Precision) -> Vec<(String, String)> {
+/// The functions that a file must hold to serve the attention operations of `graph` in `bucket`, with their labels; shown by
+/// `ehun explain --attention-signature`.
+pub fn attention_signatures(graph: &Graph, bucket: Bucket, precision: Precision) -> Vec<(String, Signature)> {
     graph
         .attentions()
         .map(|(label, spec)| (label.to_owned(), imported::signature(graph, spec, bucket, precision)))

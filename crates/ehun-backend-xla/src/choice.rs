@@ -142,8 +142,8 @@ impl Recipe<'_> {
         }
     }
 
-    /// The best of what was compiled: what fits, then the least estimated time where every form has one, else the least
-    /// memory between arguments and results.
+    /// The best of what was compiled: what fits, then the least estimated time where every form has a complete estimate, else
+    /// the fewest bytes moved where the platform counts them, else the least memory between arguments and results.
     pub fn choose(&self, attempts: &[Attempt]) -> (Option<Form>, String) {
         let compiled: Vec<(&Attempt, &CompiledFigures)> =
             attempts.iter().filter_map(|attempt| Some((attempt, attempt.outcome.as_ref().ok()?))).collect();
@@ -190,9 +190,144 @@ impl Recipe<'_> {
             let best = timed.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(&timed[0]);
             return (Some(best.0.form), format!("least estimated time, {:.3} ms{after}", best.1 * 1e3));
         }
+        let moved: Vec<_> =
+            fitting.iter().filter_map(|(a, f)| Some((*a, f.bytes_accessed.filter(|&b| b > 0.0)?))).collect();
+        if moved.len() == fitting.len() {
+            let best = moved.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(&moved[0]);
+            let figures: Vec<String> =
+                moved.iter().map(|(a, b)| format!("{} {:.0} MiB", a.form, mib(*b as u64))).collect();
+            let why = format!("fewest bytes moved ({}), as not every operation has a time", figures.join(", "));
+            return (Some(best.0.form), why + &after);
+        }
         let best = fitting.iter().min_by_key(|(_, figures)| figures.temp_bytes).unwrap_or(&first);
         let figures: Vec<String> =
             fitting.iter().map(|(a, f)| format!("{} {:.0} MiB", a.form, mib(f.temp_bytes))).collect();
         (Some(best.0.form), format!("least memory between arguments and results ({}){after}", figures.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ehun_graph::{AttentionSpec, GraphBuilder, Index, WeightRef};
+
+    fn graph() -> Graph {
+        let mut b = GraphBuilder::new();
+        let x = b.embedding("words", WeightRef::whole("words", &[5, 64]), Index::TokenId).unwrap();
+        let out = b.attention("attention", x, x, x, AttentionSpec::full(4, 16)).unwrap();
+        b.output("out", out);
+        b.finish().unwrap()
+    }
+
+    /// A form with memory between in MiB, bytes moved in MiB, time in us with operations that have none.
+    fn attempt(form: Form, temp: u64, moved: Option<u64>, time: Option<(f64, u32)>) -> Attempt {
+        let figures = CompiledFigures {
+            temp_bytes: temp << 20,
+            bytes_accessed: moved.map(|mib| (mib << 20) as f64),
+            optimal_seconds: time.map(|(us, _)| us * 1e-6),
+            uncosted: time.map_or(0, |(_, uncosted)| uncosted),
+            ..CompiledFigures::default()
+        };
+        Attempt { form, outcome: Ok(figures), loop_steps: 1, compile_seconds: 0.0 }
+    }
+
+    fn refused(form: Form) -> Attempt {
+        Attempt { form, outcome: Err("the compiler says no".to_owned()), loop_steps: 1, compile_seconds: 0.0 }
+    }
+
+    #[test]
+    fn the_figures_decide() {
+        use Form::{Blocked, Imported, Native};
+        let graph = graph();
+        let cases: [(&str, Vec<Attempt>, Option<Form>, &str); 9] = [
+            (
+                "times are complete",
+                vec![attempt(Native, 9, Some(5), Some((7.0, 0))), attempt(Blocked, 1, Some(4), Some((8.0, 0)))],
+                Some(Native),
+                "least estimated time, 0.007 ms",
+            ),
+            (
+                "a time is not complete",
+                vec![attempt(Native, 1, Some(5), Some((7.0, 0))), attempt(Blocked, 9, Some(4), Some((8.0, 1)))],
+                Some(Blocked),
+                "fewest bytes moved (native 5 MiB, blocked 4 MiB)",
+            ),
+            (
+                "no cost figures",
+                vec![attempt(Native, 9, None, None), attempt(Blocked, 1, None, None)],
+                Some(Blocked),
+                "least memory",
+            ),
+            (
+                "one does not fit",
+                vec![attempt(Native, 101, Some(1), Some((1.0, 0))), attempt(Blocked, 1, Some(9), Some((9.0, 0)))],
+                Some(Blocked),
+                "the only form that fits",
+            ),
+            (
+                "none fits",
+                vec![attempt(Native, 300, None, None), attempt(Blocked, 200, None, None)],
+                None,
+                "native needs 300 MiB of 100, blocked needs 200 MiB of 100",
+            ),
+            ("one is enough", vec![attempt(Native, 1, None, None)], Some(Native), "no other form was compiled"),
+            (
+                "the first is refused",
+                vec![refused(Native), attempt(Blocked, 1, None, None)],
+                Some(Blocked),
+                "the first form that compiles; native refused: the compiler says no",
+            ),
+            (
+                "a file that compiles is kept",
+                vec![attempt(Imported, 50, Some(9), Some((9.0, 3)))],
+                Some(Imported),
+                "asked for, and compiles",
+            ),
+            (
+                "a file that is refused falls back",
+                vec![refused(Imported), attempt(Native, 1, None, None)],
+                Some(Native),
+                "imported refused: the compiler says no",
+            ),
+        ];
+        for (name, attempts, form, words) in cases {
+            let recipe = Recipe {
+                graph: &graph,
+                bucket: Bucket { batch: 1, length: 256 },
+                precision: Precision::F32,
+                attention: &Attention::Auto,
+                table_length: 256,
+                memory_limit: Some(100 << 20),
+            };
+            let (chosen, reason) = recipe.choose(&attempts);
+            assert_eq!(chosen, form, "{name}: {reason}");
+            assert!(reason.contains(words), "{name}: {reason}");
+        }
+    }
+
+    /// A bucket whose scores are few gets one compilation, a larger one or one that does not fit a second.
+    #[test]
+    fn a_second_form_is_compiled_where_it_may_matter() {
+        let graph = graph();
+        for (length, temp, wanted) in [(128, 1, false), (1024, 1, false), (2048, 1, true), (128, 200, true)] {
+            let recipe = Recipe {
+                graph: &graph,
+                bucket: Bucket { batch: 2, length },
+                precision: Precision::F32,
+                attention: &Attention::Auto,
+                table_length: length,
+                memory_limit: Some(100 << 20),
+            };
+            assert_eq!(recipe.wants_another(&[attempt(Form::Native, temp, None, None)]), wanted, "{length} {temp}");
+        }
+    }
+
+    #[test]
+    fn a_loop_counts_as_often_as_it_runs() {
+        let figures = |flops: f64| CompiledFigures { flops: Some(flops), ..CompiledFigures::default() };
+        // 10 outside the loop, 4 in a step: the probe has two blocks in a step.
+        assert_eq!(whole_loops(figures(14.0), 8, Some(&figures(18.0))).flops, Some(10.0 + 8.0 * 4.0));
+        assert_eq!(whole_loops(figures(14.0), 1, None).flops, Some(14.0));
+        assert_eq!(whole_loops(figures(14.0), 8, None).flops, None);
     }
 }

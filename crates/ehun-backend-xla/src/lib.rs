@@ -33,5 +33,6 @@ pub use choice::{Attempt, BucketReport};
 pub use error::XlaError;
 pub use executable::{XlaExecutable, compilations};
 pub use lower::attention::Form;
+pub use lower::imported::Signature;
 pub use plugins::{InstallError, install};
 pub use worker::{CompileIn, WORKER_ARGUMENT, compile_worker_main};

@@ -103,6 +103,42 @@ pub fn find(platform: &str, configured: &BTreeMap<String, PathBuf>) -> Result<Pa
     libraries.into_iter().next().ok_or(PluginError::NotFound { platform: platform.to_owned(), variable, folder })
 }
 
+/// What a platform needs beside its plugin and is not here: devices, drivers, tools; each with where it was looked for.
+/// Empty where nothing is known to be missing.
+pub fn missing(platform: &str) -> Vec<String> {
+    let no_file = |paths: &[&str]| !paths.iter().any(|path| Path::new(path).exists());
+    let mut missing = Vec::new();
+    match platform {
+        "tpu" => {
+            if no_file(&["/dev/accel0", "/dev/vfio/0"]) {
+                missing.push("a TPU (no /dev/accel0 and no /dev/vfio/0)".to_owned());
+            }
+        }
+        "cuda" => {
+            if no_file(&["/dev/nvidiactl", "/dev/dxg"]) {
+                missing.push("a GPU (no /dev/nvidiactl)".to_owned());
+            }
+            // SAFETY: the driver's library has no initialiser that needs anything; it is closed again at once.
+            if unsafe { libloading::Library::new("libcuda.so.1") }.is_err() {
+                missing.push("the driver's library libcuda.so.1".to_owned());
+            }
+            if ptxas().is_none() {
+                missing.push("ptxas (neither on PATH nor in $CUDA_HOME/bin), which the compiler calls".to_owned());
+            }
+        }
+        _ => {}
+    }
+    missing
+}
+
+/// The assembler of NVIDIA's tools, which XLA calls for CUDA.
+fn ptxas() -> Option<PathBuf> {
+    let home = std::env::var_os("CUDA_HOME").map(|home| PathBuf::from(home).join("bin"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(home).chain([PathBuf::from("/usr/local/cuda/bin")]);
+    folders.map(|folder| folder.join("ptxas")).find(|file| file.is_file())
+}
+
 /// Loads the plugin of `platform` with the environment that it needs.
 pub fn load(platform: &str, path: &Path) -> Result<Arc<Plugin>, PluginError> {
     for (name, value) in environment(platform) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ehun_backend::{Backend, BackendError, BackendFactory, BucketChoice, Options};
 use ehun_backend_xla::pjrt::PluginError;
-use ehun_backend_xla::{CompileIn, InstallError, XlaConfig, XlaFactory, install, plugins};
+use ehun_backend_xla::{CompileIn, InstallError, XlaConfig, XlaError, XlaFactory, install, plugins};
 use ehun_graph::{Graph, GraphBuilder, Index, PoolingMode, RaggedBatch, WeightRef, WeightStore};
 
 fn load(path: &Path) -> PluginError {
@@ -86,6 +86,12 @@ fn absent_plugins_and_unknown_names_say_what_to_do() {
     assert_eq!(factory.names(), ["xla:cpu", "xla:tpu", "xla:cuda"]);
     let reason = |name: &str| factory.open(name).map(|_| ()).unwrap_err().reason;
     assert!(reason("xla:cuda").contains("/nowhere/plugin.so"));
+    if !Path::new("/dev/nvidiactl").exists() {
+        assert!(reason("xla:cuda").contains("a GPU (no /dev/nvidiactl)"), "{}", reason("xla:cuda"));
+        let refused = ehun_backend_xla::aot::without_device("cuda").unwrap_err();
+        assert!(matches!(&refused, XlaError::Refused(reason) if reason.contains("missing for that here")), "{refused}");
+    }
+    assert!(ehun_backend_xla::aot::without_device("abacus").is_err());
     assert!(reason("xla:abacus").contains("xla:cpu"));
     assert!(matches!(install("abacus", true, None), Err(InstallError::UnknownPlatform(_))));
     let message = install("tpu", false, None).unwrap_err().to_string();

@@ -33,6 +33,27 @@ pub fn choose(choice: &BucketChoice, longest: usize, tokens: usize) -> Result<Ve
     Ok(buckets)
 }
 
+/// Reads a histogram of lengths: lines of a length in tokens, or of a length and how often it occurs, by white space or a
+/// comma. Empty lines and lines from `#` on are left out. The error names the line.
+pub fn histogram(text: &str) -> Result<Vec<(usize, u64)>, String> {
+    let mut counts = Vec::new();
+    for (place, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let mut parts = line.split([',', ' ', '\t']).filter(|part| !part.is_empty());
+        let length = parts.next().and_then(|part| part.parse().ok()).filter(|&length| length > 0);
+        let count = parts.next().map_or(Some(1), |part| part.parse().ok());
+        match (length, count, parts.next()) {
+            (Some(length), Some(count), None) => counts.push((length, count)),
+            _ => return Err(format!("line {}: `{line}` is no length from 1 with or without a count", place + 1)),
+        }
+    }
+    counts.retain(|&(_, count)| count > 0);
+    if counts.is_empty() { Err("there is no length in it".to_owned()) } else { Ok(counts) }
+}
+
 /// Lengths spread evenly over their logarithm: no length is favoured, short ones are as frequent as long ones in octaves.
 fn default_lengths(longest: usize) -> Vec<usize> {
     let count = 512;
@@ -41,7 +62,7 @@ fn default_lengths(longest: usize) -> Vec<usize> {
 }
 
 fn from_lengths(lengths: &[usize], longest: usize, tokens: usize) -> Vec<Bucket> {
-    let edges = edges(lengths, longest);
+    let edges = edges(lengths, longest, LENGTHS);
     let full = |length: usize| (tokens / length).clamp(1, MAX_BATCH);
     let mut buckets: Vec<Bucket> = edges.iter().map(|&length| Bucket { batch: full(length), length }).collect();
     let candidates: Vec<usize> = edges.into_iter().filter(|&length| full(length) > 1).collect();
@@ -54,9 +75,9 @@ fn from_lengths(lengths: &[usize], longest: usize, tokens: usize) -> Vec<Bucket>
     buckets
 }
 
-/// The bucket lengths, at most [`LENGTHS`] with `longest` as the last, that waste the fewest rows on `lengths`: dynamic
+/// The bucket lengths, at most `most` with `longest` as the last, that waste the fewest rows on `lengths`: dynamic
 /// programming over all multiples of [`STEP`].
-fn edges(lengths: &[usize], longest: usize) -> Vec<usize> {
+fn edges(lengths: &[usize], longest: usize, most: usize) -> Vec<usize> {
     let slots = longest.div_ceil(STEP);
     let mut count = vec![0u64; slots + 1];
     for &length in lengths {
@@ -66,11 +87,12 @@ fn edges(lengths: &[usize], longest: usize) -> Vec<usize> {
     for slot in 1..=slots {
         up_to[slot] = up_to[slot - 1] + count[slot];
     }
-    // cost[n][slot]: fewest rows for all lengths up to `slot` with n edges, the last of them at `slot`.
-    let rows = |from: usize, to: usize| (up_to[to] - up_to[from]) * to as u64;
+    // cost[slot]: fewest rows for all lengths up to `slot` with so many edges, the last of them at `slot`. The last slot may
+    // be cut short.
+    let rows = |from: usize, to: usize| (up_to[to] - up_to[from]) * (to * STEP).min(longest) as u64;
     let mut cost: Vec<u64> = (0..=slots).map(|slot| rows(0, slot)).collect();
     let mut before: Vec<Vec<usize>> = Vec::new();
-    for _ in 1..LENGTHS {
+    for _ in 1..most {
         let mut next = cost.clone();
         let mut from = vec![0; slots + 1];
         for slot in 1..=slots {
@@ -112,47 +134,9 @@ pub fn pick(buckets: &[Bucket], sequences: usize, length: usize) -> Option<usize
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-
-    /// Padding share when sequences are put into the buckets of their length, `batch` at a time.
-    fn padding(lengths: &[usize], buckets: &[Bucket]) -> f64 {
-        let mut by_length: std::collections::BTreeMap<usize, Vec<usize>> = Default::default();
-        for &length in lengths {
-            let edge = buckets.iter().map(|b| b.length).filter(|&edge| edge >= length).min().unwrap();
-            by_length.entry(edge).or_default().push(length);
-        }
-        let (mut rows, mut tokens) = (0, 0);
-        for (edge, members) in by_length {
-            let largest = buckets.iter().filter(|b| b.length == edge).map(|b| b.batch).max().unwrap();
-            for group in members.chunks(largest) {
-                let bucket = buckets[pick(buckets, group.len(), edge).unwrap()];
-                rows += group.len().div_ceil(bucket.batch) * bucket.batch * bucket.length;
-                tokens += group.iter().sum::<usize>();
-            }
-        }
-        1.0 - tokens as f64 / rows as f64
-    }
-
-    #[test]
-    fn a_sample_of_chunks_pads_less_than_a_tenth() {
-        // Chunks of up to 512 tokens that end at paragraphs, headings and short last pieces: a deterministic mixture.
-        let mut state = 7u64;
-        let mut random = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) as f64 / (1u64 << 31) as f64
-        };
-        let mut draw = || match random() {
-            kind if kind < 0.5 => 512 - (random() * random() * 200.0) as usize,
-            kind if kind < 0.9 => 16 + (random() * 496.0) as usize,
-            _ => 3 + (random() * 30.0) as usize,
-        };
-        let sample: Vec<usize> = (0..4000).map(|_| draw()).collect();
-        let held_out: Vec<usize> = (0..4000).map(|_| draw()).collect();
-        let buckets = choose(&BucketChoice::Sample(sample), 512, 4096).unwrap();
-        assert!(buckets.len() <= MAX_PROGRAMS, "{}", buckets.len());
-        let share = padding(&held_out, &buckets);
-        assert!(share < 0.1, "padding {share}");
-    }
 
     #[test]
     fn every_length_has_a_bucket_and_lists_are_kept() {
@@ -170,5 +154,89 @@ mod tests {
         assert_eq!(pick(&buckets, 3, 10), Some(0));
         assert_eq!(pick(&buckets, 3, 17), Some(1));
         assert!(choose(&BucketChoice::List(vec![(0, 4)]), 512, 4096).is_err());
+    }
+
+    #[test]
+    fn histograms_are_read_or_refused_by_line() {
+        let text = "# lengths of a day\n12\n\n 7, 3 \n7\t2\n9 0\n";
+        assert_eq!(histogram(text).unwrap(), [(12, 1), (7, 3), (7, 2)]);
+        for (text, words) in [
+            ("", "no length"),
+            ("9 0", "no length"),
+            ("1\n0 4", "line 2"),
+            ("a text", "line 1"),
+            ("1 2 3", "line 1"),
+            ("-1", "line 1"),
+        ] {
+            let reason = histogram(text).unwrap_err();
+            assert!(reason.contains(words), "{text}: {reason}");
+        }
+    }
+
+    /// Rows of `lengths` when each goes to the first edge that holds it.
+    fn rows(lengths: &[usize], longest: usize, edges: &[usize]) -> usize {
+        let edge = |length: usize| edges.iter().find(|&&edge| edge >= length.clamp(1, longest)).unwrap();
+        lengths.iter().map(|&length| edge(length)).sum()
+    }
+
+    /// The fewest rows with at most `most` edges, multiples of the step and `longest` as the last, by trying all.
+    fn fewest_rows(lengths: &[usize], longest: usize, most: usize) -> usize {
+        let slots: Vec<usize> = (1..longest.div_ceil(STEP)).map(|slot| slot * STEP).collect();
+        let sets = (0u32..1 << slots.len()).filter(|set| (set.count_ones() as usize) < most);
+        let chosen = sets.map(|set| {
+            let inner = slots.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &edge)| edge);
+            rows(lengths, longest, &inner.chain([longest]).collect::<Vec<_>>())
+        });
+        chosen.min().unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Against all subsets of up to 10 slots.
+        #[test]
+        fn edges_are_the_best_there_are(
+            lengths in proptest::collection::vec(0usize..100, 0..40),
+            longest in 1usize..88,
+            most in 1usize..7,
+        ) {
+            let edges = edges(&lengths, longest, most);
+            prop_assert!(edges.len() <= most && edges.last() == Some(&longest));
+            prop_assert!(edges.windows(2).all(|pair| pair[0] < pair[1]));
+            prop_assert_eq!(rows(&lengths, longest, &edges), fewest_rows(&lengths, longest, most));
+        }
+
+        /// Whatever is sampled: at most 24 programs in rising order, every length has one, the longest has one for a single
+        /// sequence, and no program holds more than the tokens unless one sequence does.
+        #[test]
+        fn choices_are_complete(
+            lengths in proptest::collection::vec(0usize..3000, 0..200),
+            longest in 1usize..2048,
+            tokens in 1usize..20_000,
+        ) {
+            let buckets = choose(&BucketChoice::Sample(lengths), longest, tokens).unwrap();
+            prop_assert!(!buckets.is_empty() && buckets.len() <= MAX_PROGRAMS);
+            prop_assert!(buckets.windows(2).all(|pair| (pair[0].length, pair[0].batch) < (pair[1].length, pair[1].batch)));
+            prop_assert!(buckets.iter().all(|b| b.batch >= 1 && (b.batch == 1 || b.batch * b.length <= tokens)));
+            prop_assert!(buckets.iter().any(|b| b.batch == 1 && b.length == longest));
+            for length in [0, 1, longest / 2, longest] {
+                let place = pick(&buckets, 1, length).unwrap();
+                prop_assert!(buckets[place].length >= length);
+            }
+            prop_assert!(pick(&buckets, 1, longest + 1).is_none());
+        }
+
+        /// A plan never takes more rows than another bucket would.
+        #[test]
+        fn picks_are_cheapest(
+            list in proptest::collection::vec((1usize..20, 1usize..200), 1..12),
+            sequences in 1usize..50,
+            length in 0usize..220,
+        ) {
+            let buckets = choose(&BucketChoice::List(list), 512, 4096).unwrap();
+            let cost = |b: &Bucket| sequences.div_ceil(b.batch) * b.batch * b.length;
+            let fitting = buckets.iter().filter(|b| b.length >= length).map(cost).min();
+            prop_assert_eq!(pick(&buckets, sequences, length).map(|place| cost(&buckets[place])), fitting);
+        }
     }
 }

@@ -42,5 +42,5 @@ pub use checkpoint::Checkpoint;
 pub use config::Config;
 pub use error::ModelError;
 pub use families::model_types;
-pub use model::{LoadOptions, Model, Task};
+pub use model::{LoadOptions, Model, Outline, Task};
 pub use tokenizer::{Side, TextInput, Tokenized, Tokenizer};

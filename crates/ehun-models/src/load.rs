@@ -1,6 +1,7 @@
 //! From a checkpoint to a [`Model`]: which task, which graph, and whether graph, weights and tokenizer belong together.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use ehun_graph::{
@@ -14,7 +15,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{ModelError, Result};
 use crate::families::{self, Family};
-use crate::model::{LoadOptions, Model, Task};
+use crate::model::{LoadOptions, Model, Outline, Task};
 use crate::modules::{Kind, Module, SentenceTransformer, torch_activation};
 use crate::tokenizer::Tokenizer;
 
@@ -60,13 +61,7 @@ impl<'a> Loader<'a> {
             _ => Vec::new(),
         };
         let weights = self.checkpoint.weights(&folders)?;
-
-        let mut ctx = Ctx::new(&self.config, &weights, self.family.prefixes, self.family.probes);
-        let tokens = (self.family.encoder)(&mut ctx)?;
-        let output = self.output(&mut ctx, tokens, task, options)?;
-        ctx.graph.output(task.output(), output);
-        let graph = ctx.graph.finish()?;
-        self.config.finish(self.family.name)?;
+        let graph = self.graph(&weights, task, options)?;
         graph.check_weights(&weights)?;
         self.check_unused(&graph, &weights)?;
         if options.check_finite {
@@ -77,7 +72,7 @@ impl<'a> Loader<'a> {
         if table_rows(&graph, Index::TokenType).is_none_or(|types| types < 2) {
             tokenizer.drop_types();
         }
-        let max_tokens = self.max_tokens(&graph, &tokenizer, options.max_tokens)?;
+        let max_tokens = self.max_tokens(&graph, tokenizer.max_length(), options.max_tokens)?;
         let multi_label = self.config.opt_str(&["problem_type"])? == Some("multi_label_classification");
         let activation = if task == Task::Rerank { self.score_activation()? } else { None };
         let labels = if matches!(task, Task::Rerank | Task::Classify | Task::Tag) { self.labels } else { Vec::new() };
@@ -96,6 +91,29 @@ impl<'a> Loader<'a> {
             activation,
             weight_hash: OnceLock::new(),
         })
+    }
+
+    /// What the configuration alone says: no weights and no tokenizer are opened.
+    pub(crate) fn outline(self, options: &LoadOptions) -> Result<Outline> {
+        let task = match options.task {
+            Some(task) => self.check_task(task)?,
+            None => self.infer_task(options.pooling.is_some()),
+        };
+        let graph = self.graph(&WeightStore::open::<&Path>(&[])?, task, options)?;
+        let max_tokens = self.max_tokens(&graph, None, options.max_tokens)?;
+        let name = self.checkpoint.name().to_owned();
+        Ok(Outline { name, family: self.family.name, task, graph: Arc::new(graph), max_tokens })
+    }
+
+    /// The graph for `task`. Of `weights` only the names are used: which of a family's ways to name tensors this is.
+    fn graph(&self, weights: &WeightStore, task: Task, options: &LoadOptions) -> Result<Graph> {
+        let mut ctx = Ctx::new(&self.config, weights, self.family.prefixes, self.family.probes);
+        let tokens = (self.family.encoder)(&mut ctx)?;
+        let output = self.output(&mut ctx, tokens, task, options)?;
+        ctx.graph.output(task.output(), output);
+        let graph = ctx.graph.finish()?;
+        self.config.finish(self.family.name)?;
+        Ok(graph)
     }
 
     fn is_cross_encoder(&self) -> bool {
@@ -274,9 +292,9 @@ impl<'a> Loader<'a> {
 
     /// The least of what the position tables, the configuration, the tokenizer, the sentence-transformers file and the caller
     /// allow.
-    fn max_tokens(&self, graph: &Graph, tokenizer: &Tokenizer, asked: Option<usize>) -> Result<usize> {
+    fn max_tokens(&self, graph: &Graph, of_tokenizer: Option<usize>, asked: Option<usize>) -> Result<usize> {
         let stated = self.sentence.as_ref().and_then(|sentence| sentence.max_seq_length);
-        let of_tokenizer = tokenizer.max_length().filter(|_| stated.is_none());
+        let of_tokenizer = of_tokenizer.filter(|_| stated.is_none());
         let positions = self.config.opt_usize(&["max_position_embeddings", "n_positions"])?;
         let positions = positions.map(|positions| (positions as f64 * growth(graph)) as usize);
         let bounds = [graph.max_positions(), positions, of_tokenizer, stated];

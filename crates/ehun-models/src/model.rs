@@ -92,6 +92,31 @@ impl Default for LoadOptions {
     }
 }
 
+/// What a model's configuration says without its weights and its tokenizer: enough to compile it, not to run it.
+///
+/// Where a family names its tensors in several ways, this is the one that a checkpoint is taken to have that has none of
+/// the other names.
+#[derive(Debug, Clone)]
+pub struct Outline {
+    /// The directory or the embedded model's name.
+    pub name: String,
+    /// The family's name.
+    pub family: &'static str,
+    /// What the graph computes.
+    pub task: Task,
+    /// The graph.
+    pub graph: Arc<Graph>,
+    /// Most tokens of a sequence by position tables, configuration and sentence-transformers file; a tokenizer may allow less.
+    pub max_tokens: usize,
+}
+
+impl Outline {
+    /// Reads the configuration of a checkpoint, which may have nothing else.
+    pub fn read(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self> {
+        Loader::new(checkpoint)?.outline(options).map_err(|error| error.of(checkpoint.name()))
+    }
+}
+
 /// A loaded model. Shared between threads.
 #[derive(Debug)]
 pub struct Model {

@@ -66,6 +66,9 @@ pub enum CommandError {
     /// Compiling ahead of time failed.
     #[error(transparent)]
     Xla(#[from] ehun_backend_xla::XlaError),
+    /// A model could not be compiled.
+    #[error(transparent)]
+    Compile(#[from] ehun_backend::BackendError),
     /// The server could not listen, or stopped.
     #[error(transparent)]
     Server(#[from] ehun_server::ServerError),

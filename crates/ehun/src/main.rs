@@ -1,5 +1,6 @@
 //! The `ehun` command.
 
+mod buckets;
 mod commands;
 #[cfg(feature = "embedded-model")]
 mod embedded;

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 use ehun_backend::{Attention, Backend, Options, Precision, Registry};
+use ehun_backend_xla::XlaConfig;
 use ehun_engine::{Deployment, HealthPolicy, Lane, Service, ServiceConfig};
 use ehun_models::{Checkpoint, LoadOptions, Model, Task};
 use ehun_pipeline::Producer;
 
+pub use crate::buckets::BucketArgs;
 use crate::error::CommandError;
 
 /// Flags about the model and where it runs.
@@ -41,6 +43,9 @@ pub struct ModelArgs {
     /// Read all weights first and refuse NaN in them
     #[arg(long)]
     pub check_weights: bool,
+    /// Static shapes, for the backends that have them.
+    #[command(flatten)]
+    pub shapes: BucketArgs,
 }
 
 /// A number from 1, for flags of which 0 would mean nothing.
@@ -54,10 +59,18 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// All backends that this program was built with.
 pub fn registry() -> Registry {
+    let config = XlaConfig { progress: Some(Arc::new(told)), ..XlaConfig::default() };
     Registry::new()
         .with(ehun_backend_cpu::CpuFactory)
-        .with(ehun_backend_xla::XlaFactory::default())
+        .with(ehun_backend_xla::XlaFactory::new(config))
         .with(ehun_backend_onnx::OnnxFactory::default())
+}
+
+/// Says on a terminal or in a log how far the programs of a model are, where that takes longer than a moment.
+pub fn told(progress: ehun_backend_xla::Progress) {
+    if progress.elapsed >= Duration::from_secs(1) {
+        eprintln!("{progress}");
+    }
 }
 
 /// Where compiled programs are kept: `$XDG_CACHE_HOME/ehun/programs`, or under `~/.cache`; nowhere without a home.
@@ -113,21 +126,23 @@ impl ModelArgs {
     }
 
     /// What is asked of the backends.
-    pub fn options(&self, model: &Model) -> Options {
-        Options {
+    pub fn options(&self, model: &Model) -> Result<Options, CommandError> {
+        let buckets = self.shapes.choice(&|text| Ok(model.tokenize(text)?.ids.len()))?;
+        Ok(Options {
             precision: self.precision,
             attention: self.attention.clone(),
             threads: self.threads,
             max_sequence: model.max_tokens(),
             max_batch_tokens: self.batch_tokens.max(model.max_tokens()),
+            buckets,
             cache: program_cache(),
             ..Options::default()
-        }
+        })
     }
 
     /// A service for `model` on the backends.
     pub fn serve(&self, model: &Arc<Model>, profile: bool) -> Result<Service, CommandError> {
-        let lanes = lanes(model, &self.backend, &self.options(model), None)?;
+        let lanes = lanes(model, &self.backend, &self.options(model)?, None)?;
         let deployment = Deployment::of_lanes(Arc::clone(model), lanes);
         let config = ServiceConfig {
             name: model.task().name().to_owned(),

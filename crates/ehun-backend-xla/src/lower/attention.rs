@@ -48,16 +48,22 @@ impl std::fmt::Display for Form {
 /// Rows of queries or keys in a block of the forms with loops.
 pub const BLOCK: usize = 128;
 
-/// Name of the imported function in the module.
-pub const IMPORTED_FUNCTION: &str = "imported_attention";
+/// How attention operations are written down.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a> {
+    /// The form.
+    pub form: Form,
+    /// Two blocks in each step of a loop; such a program is only compiled for its figures.
+    pub probe: bool,
+    /// Name of the function that is called, for [`Form::Imported`].
+    pub function: &'a str,
+}
 
 /// Attention of `q`, `k`, `v: [batch, length, heads * width]`; `tables` are the constants of the bias in the order of
 /// [`AttentionSpec::bias_values`]. Products are in the operands' type, everything between in float32.
-///
-/// With `probe`, loops do two blocks in each step; such a program is only compiled for its figures.
 pub fn attention(
     e: &mut Emitter,
-    (form, probe): (Form, bool),
+    How { form, probe, function }: How<'_>,
     spec: &AttentionSpec,
     [q, k, v]: [&Val; 3],
     lengths: &Val,
@@ -77,7 +83,7 @@ pub fn attention(
         let mut operands = vec![q.clone(), k, v, lengths.clone()];
         operands.extend_from_slice(tables);
         let dims = [batch, spec.num_heads, length, spec.value_dim];
-        e.call(IMPORTED_FUNCTION, &operands, &dims, q.elem)
+        e.call(function, &operands, &dims, q.elem)
     } else {
         // The last key block of the flash form reaches beyond the length where that is no multiple of the block.
         let reach = if form == Form::Flash && length > BLOCK { length.next_multiple_of(BLOCK) } else { length };

@@ -8,6 +8,7 @@ pub mod attention;
 pub mod emit;
 pub mod imported;
 pub mod rows;
+pub mod sizes;
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ use ehun_backend::{Bucket, Precision};
 use ehun_graph::{AttentionSpec, Graph, Index, Op, RotarySpec, Rows, ValueId, WeightId};
 
 use crate::pjrt::Element;
-use attention::Form;
+use attention::{Form, How};
 use emit::{Elem, Emitter, Val};
 use imported::Imported;
 
@@ -177,8 +178,9 @@ pub fn attention_alone(graph: &Graph, spec: &AttentionSpec, target: Target<'_>) 
     let names = ["%q", "%k", "%v"];
     let [q, k, v] = [0, 1, 2].map(|i| Val::named(names[i], &[batch, length, widths[i]], elem));
     let lengths = Val::named("%lengths", &[batch], Elem::I32);
-    let form = (target.form, target.probe);
-    let out = attention::attention(&mut lowering.e, form, spec, [&q, &k, &v], &lengths, &[]);
+    let function = lowering.imported_function(spec);
+    let how = How { form: target.form, probe: target.probe, function: &function };
+    let out = attention::attention(&mut lowering.e, how, spec, [&q, &k, &v], &lengths, &[]);
     let parameters: Vec<String> =
         [q, k, v, lengths].iter().map(|argument| format!("{}: {}", argument.name(), argument.ty())).collect();
     lowering.write(&parameters, &[out])
@@ -273,6 +275,15 @@ impl<'a> Lowering<'a> {
         self.values.insert(id, kept);
     }
 
+    /// The imported function that serves `spec`; empty for the other forms. [`imported::read`] has found one for each.
+    fn imported_function(&self, spec: &AttentionSpec) -> String {
+        let name = self.target.imported.and_then(|imported| {
+            let signature = imported::signature(self.graph, spec, self.target.bucket, self.target.precision);
+            imported.function(&signature).map(str::to_owned)
+        });
+        name.unwrap_or_default()
+    }
+
     fn operation(&mut self, op: &Op) -> Val {
         match op {
             Op::Embedding { table, index } => self.embedding(*table, *index),
@@ -341,8 +352,9 @@ impl<'a> Lowering<'a> {
                 let (q, k, v) = (self.value(*q), self.value(*k), self.value(*v));
                 let lengths = self.batch_input(Input::Lengths);
                 let tables: Vec<Val> = spec.bias_values().into_iter().map(|table| self.value(table)).collect();
-                let form = (self.target.form, self.target.probe);
-                attention::attention(&mut self.e, form, spec, [&q, &k, &v], &lengths, &tables)
+                let function = self.imported_function(spec);
+                let how = How { form: self.target.form, probe: self.target.probe, function: &function };
+                attention::attention(&mut self.e, how, spec, [&q, &k, &v], &lengths, &tables)
             }
             Op::Pooling { x, mode } => {
                 let x = self.value(*x);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::PjrtError;
+use super::handles::{self, Kind};
 use super::plugin::{Plugin, arguments, call, slice, text};
 use super::runtime::{Client, MlirProgram, compile_options};
 use super::sys;
@@ -55,8 +56,7 @@ unsafe impl Sync for Executable {}
 impl Drop for Executable {
     fn drop(&mut self) {
         let mut arguments = arguments!(PJRT_Executable_Destroy_Args { executable: self.executable });
-        // An error here has nobody to go to, and the handle is gone either way.
-        let _ = call!(&self.plugin, PJRT_Executable_Destroy, arguments);
+        handles::freed(Kind::Executable, call!(&self.plugin, PJRT_Executable_Destroy, arguments));
     }
 }
 
@@ -130,8 +130,8 @@ unsafe impl Sync for LoadedHandle {}
 impl Drop for LoadedHandle {
     fn drop(&mut self) {
         let mut arguments = arguments!(PJRT_LoadedExecutable_Destroy_Args { executable: self.executable });
-        // An error here has nobody to go to, and the handle is gone either way.
-        let _ = call!(self.client.plugin(), PJRT_LoadedExecutable_Destroy, arguments);
+        let freed = call!(self.client.plugin(), PJRT_LoadedExecutable_Destroy, arguments);
+        handles::freed(Kind::Loaded, freed);
     }
 }
 
@@ -143,6 +143,7 @@ pub struct LoadedExecutable {
 
 impl LoadedExecutable {
     pub(super) fn new(client: Client, executable: *mut sys::PJRT_LoadedExecutable) -> Self {
+        handles::made(Kind::Loaded);
         let mut loaded = Self { handle: Arc::new(LoadedHandle { client, executable, num_outputs: 0 }) };
         let num_outputs = loaded.executable().and_then(|executable| {
             let mut arguments = arguments!(PJRT_Executable_NumOutputs_Args { executable: executable.executable });
@@ -175,6 +176,7 @@ impl LoadedExecutable {
         let mut arguments =
             arguments!(PJRT_LoadedExecutable_GetExecutable_Args { loaded_executable: self.handle.executable });
         call!(&plugin, PJRT_LoadedExecutable_GetExecutable, arguments)?;
+        handles::made(Kind::Executable);
         Ok(Executable { plugin, executable: arguments.executable, _loaded: Some(self.clone()) })
     }
 }
@@ -188,8 +190,7 @@ pub struct Topology {
 impl Drop for Topology {
     fn drop(&mut self) {
         let mut arguments = arguments!(PJRT_TopologyDescription_Destroy_Args { topology: self.topology });
-        // An error here has nobody to go to, and the handle is gone either way.
-        let _ = call!(&self.plugin, PJRT_TopologyDescription_Destroy, arguments);
+        handles::freed(Kind::Topology, call!(&self.plugin, PJRT_TopologyDescription_Destroy, arguments));
     }
 }
 
@@ -215,6 +216,7 @@ impl Topology {
             num_options: u64::from(chips == 1),
         });
         call!(plugin, PJRT_TopologyDescription_Create, arguments)?;
+        handles::made(Kind::Topology);
         Ok(Self { plugin: plugin.clone(), topology: arguments.topology })
     }
 
@@ -243,6 +245,7 @@ impl Topology {
             compile_options_size: options.len() as u64,
         });
         call!(&self.plugin, PJRT_Compile, arguments)?;
+        handles::made(Kind::Executable);
         Ok(Executable { plugin: self.plugin.clone(), executable: arguments.executable, _loaded: None })
     }
 }

@@ -6,11 +6,13 @@
 mod elf;
 mod error;
 mod executable;
+mod handles;
 mod plugin;
 mod runtime;
 pub mod sys;
 
 pub use error::{PjrtError, PluginError};
 pub use executable::{CompiledFigures, Executable, LoadedExecutable, Topology};
+pub use handles::{LiveHandles, live_handles};
 pub use plugin::Plugin;
 pub use runtime::{Buffer, Client, Element, compile_options};

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use super::error::{PjrtError, PluginError};
+use super::handles::{self, Kind};
 use super::{elf, sys};
 
 /// The least minor version whose functions are all used here.
@@ -160,10 +161,11 @@ impl Plugin {
         if event.is_null() {
             return Ok(());
         }
+        handles::made(Kind::Event);
         let mut wait = arguments!(PJRT_Event_Await_Args { event: event });
         let result = call!(self, PJRT_Event_Await, wait);
         let mut destroy = arguments!(PJRT_Event_Destroy_Args { event: event });
-        call!(self, PJRT_Event_Destroy, destroy)?;
+        handles::freed(Kind::Event, call!(self, PJRT_Event_Destroy, destroy));
         result
     }
 

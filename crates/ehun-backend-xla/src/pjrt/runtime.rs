@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use super::error::{PjrtError, PluginError};
 use super::executable::{CompiledFigures, LoadedExecutable};
+use super::handles::{self, Kind};
 use super::plugin::{Plugin, arguments, call, slice, text};
 use super::sys;
 
@@ -186,7 +187,7 @@ impl Client {
             device: self.handle.device,
         });
         call!(self.plugin(), PJRT_Client_BufferFromHostBuffer, arguments)?;
-        let buffer = Buffer { client: self.clone(), buffer: arguments.buffer };
+        let buffer = Buffer::new(self.clone(), arguments.buffer);
         self.plugin().wait(arguments.done_with_host_buffer)?;
         Ok(buffer)
     }
@@ -237,13 +238,13 @@ unsafe impl Sync for Buffer {}
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut arguments = arguments!(PJRT_Buffer_Destroy_Args { buffer: self.buffer });
-        // An error here has nobody to go to, and the handle is gone either way.
-        let _ = call!(self.client.plugin(), PJRT_Buffer_Destroy, arguments);
+        handles::freed(Kind::Buffer, call!(self.client.plugin(), PJRT_Buffer_Destroy, arguments));
     }
 }
 
 impl Buffer {
     pub(super) fn new(client: Client, buffer: *mut sys::PJRT_Buffer) -> Self {
+        handles::made(Kind::Buffer);
         Self { client, buffer }
     }
 

@@ -21,7 +21,12 @@ impl Numerics {
         UNIT * n.min(8.0 * n.sqrt())
     }
 
-    /// Relative error of an operand that is stored or multiplied in the precision, beside binary32.
+    /// Relative error of an operand that is stored or multiplied in the precision, beside binary32: its unit roundoff.
+    ///
+    /// A format with `p` bits of significand, the hidden one counted, has a spacing of `2^(1-p)` in `[1, 2)`. Rounding to
+    /// nearest is off by half of that at most, `u = 2^-p`, and by `u / (1 + u)` of `x`, which is reached half-way between 1
+    /// and its successor (Higham 2002, theorem 2.2; Jeannerod and Rump 2018). binary32 has p = 24, binary16 p = 11. bfloat16
+    /// stores 7 bits of fraction, so p = 8 and u is `2^-8`; `2^-9` would be half of what correct rounding does.
     pub fn operand(self) -> f64 {
         match self.precision {
             Precision::F32 | Precision::Int8 => 0.0,
@@ -72,6 +77,21 @@ impl Numerics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Rounding to nearest, ties to even, to the upper 16 bits of binary32 reaches the bound and stays within it.
+    #[test]
+    fn the_roundoff_of_bf16_is_what_rounding_does() {
+        let round = |x: f32| {
+            let bits = x.to_bits();
+            f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+        };
+        let u = Numerics { precision: Precision::Bf16 }.operand();
+        let error = |x: f32| (f64::from(round(x)) - f64::from(x)).abs() / f64::from(x);
+        // All numbers of one binade; the others are these times a power of two.
+        let worst = (1f32.to_bits()..2f32.to_bits()).map(|bits| error(f32::from_bits(bits))).fold(0.0, f64::max);
+        assert_eq!(worst, u / (1.0 + u));
+        assert_eq!(worst, error(1.0 + 2f32.powi(-8)));
+    }
 
     #[test]
     fn long_sums_grow_with_the_root() {

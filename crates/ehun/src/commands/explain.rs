@@ -1,12 +1,15 @@
 //! `ehun explain`: the plan for a model, and with `--profile` where the time goes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Args;
 use ehun_backend::{Capabilities, OpTime, Placement};
+use ehun_backend_xla::BucketReport;
 use ehun_engine::{Input, Request};
 use serde::Serialize;
 
+use crate::commands::programs;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::{json_line, line};
 use crate::session::ModelArgs;
@@ -26,6 +29,12 @@ pub struct Explain {
     /// Texts of that batch
     #[arg(long, value_name = "N", default_value_t = 16)]
     texts: usize,
+    /// Show what an imported attention function must be for the model and each static shape, and nothing else
+    #[arg(long, conflicts_with = "profile")]
+    attention_signature: bool,
+    /// Compile on backends with static shapes, and show for each shape which attention form it got, its figures and why
+    #[arg(long)]
+    programs: bool,
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -44,6 +53,8 @@ struct Plan {
     operations: usize,
     weight_bytes: usize,
     backends: Vec<Capabilities>,
+    /// By backend: its programs, where they were asked for.
+    programs: BTreeMap<String, Vec<BucketReport>>,
     profile: Option<Vec<OpTime>>,
     placement: Vec<Placement>,
 }
@@ -52,7 +63,10 @@ impl Explain {
     /// Explains.
     pub fn run(self) -> CommandResult {
         let model = self.model.load(None)?;
-        let options = self.model.options(&model);
+        let options = self.model.options(&model)?;
+        if self.attention_signature {
+            return programs::signatures(&model, &options, self.json);
+        }
         let backends = self.model.backends()?;
         let capabilities: Vec<Capabilities> =
             backends.iter().map(|backend| backend.capabilities(model.graph(), &options)).collect();
@@ -68,6 +82,16 @@ impl Explain {
             let executable = backend.compile(model.graph().clone(), model.weights(), &options).map_err(failed)?;
             placement.extend(executable.placement());
         }
+        let mut compiled = BTreeMap::new();
+        if self.programs && !refused {
+            for name in self.model.backend.iter().filter(|name| name.starts_with("xla:")) {
+                compiled.insert(name.clone(), programs::reports(name, &model, &options)?);
+            }
+            if compiled.is_empty() {
+                let reason = "--programs is for backends with static shapes, for example --backend xla:cpu";
+                return Err(CommandError::Usage(reason.into()));
+            }
+        }
         let plan = Plan {
             model: model.name().to_owned(),
             revision: model.revision().map(str::to_owned),
@@ -78,6 +102,7 @@ impl Explain {
             operations: model.graph().nodes().len(),
             weight_bytes: model.weights().num_bytes(),
             backends: capabilities,
+            programs: compiled,
             profile,
             placement,
         };
@@ -131,6 +156,9 @@ fn show(plan: &Plan) -> Result<(), CommandError> {
         }
         for refusal in &backend.refusals {
             line(&format!("  refused: {refusal}"))?;
+        }
+        if let Some(reports) = plan.programs.get(&backend.backend) {
+            programs::show(reports)?;
         }
     }
     for placement in &plan.placement {

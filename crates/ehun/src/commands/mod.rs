@@ -9,6 +9,7 @@ pub mod explain;
 pub mod export;
 pub mod models;
 pub mod process;
+pub mod programs;
 pub mod rerank;
 pub mod search;
 pub mod serve;
