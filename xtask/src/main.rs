@@ -1,6 +1,7 @@
 //! Set-up, tests and benchmarks of the project, in Rust so that they run wherever it does.
 
 mod command;
+mod documents;
 mod fetch;
 mod floors;
 mod model;
@@ -42,12 +43,13 @@ const TASKS: &[Task] = &[
         about: "`fuzz http [EXAMPLES [SEED]]`: requests made from the OpenAPI document",
         run: suites::fuzz,
     },
+    Task {
         name: "tpu",
         about: "compile models of four shapes for TPUs that are not here, and tabulate what the compiler says",
         run: xla::tpu,
     },
     Task { name: "leaks", about: "valgrind over the foreign interface of the XLA backend", run: xla::leaks },
-    Task { name: "soak", about: "the long suites: crashes, kills, faults", run: suites::soak },
+    Task { name: "soak", about: "the long suites: `soak kill`, `soak documents DIR...`, `soak programs`", run: suites::soak },
 ];
 
 fn main() -> ExitCode {
