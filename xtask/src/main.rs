@@ -26,6 +26,11 @@ const TASKS: &[Task] = &[
     Task { name: "setup", about: "fetch the embedded model only: all that a build needs", run: model::setup },
     Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: fetch::models },
     Task { name: "plugins", about: "fetch the PJRT plugin for the CPU that the XLA tests run on", run: fetch::plugins },
+    Task {
+        name: "plugins-examples",
+        about: "build the attention plug-ins of examples/plugins and run the conformance suite on them",
+        run: suites::plugin_examples,
+    },
     Task { name: "floors", about: "check that no crate uses one beside or above it", run: floors::check },
     Task {
         name: "bench",

@@ -52,7 +52,20 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// All backends that this program was built with.
 pub fn registry() -> Registry {
-    Registry::new().with(ehun_backend_cpu::CpuFactory).with(ehun_backend_xla::XlaFactory::default())
+    with_devices(Registry::new().with(ehun_backend_cpu::CpuFactory))
+}
+
+/// The same, with attention on the CPU between guard pages: for conformance, in a process that may end.
+pub fn guarded_registry() -> Registry {
+    #[cfg(unix)]
+    let cpu = ehun_backend_cpu::GuardedCpuFactory;
+    #[cfg(not(unix))]
+    let cpu = ehun_backend_cpu::CpuFactory;
+    with_devices(Registry::new().with(cpu))
+}
+
+fn with_devices(registry: Registry) -> Registry {
+    registry.with(ehun_backend_xla::XlaFactory::default())
 }
 
 /// Where compiled programs are kept: `$XDG_CACHE_HOME/ehun/programs`, or under `~/.cache`; nowhere without a home.

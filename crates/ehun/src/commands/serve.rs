@@ -12,6 +12,7 @@ use ehun_engine::{Deployment, HealthPolicy, Observer, Service, ServiceConfig};
 use ehun_server::config::ServiceConfig as Wanted;
 use ehun_server::{App, Config, Limits, Metrics, Served};
 
+use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::session::{checkpoint, program_cache, registry};
 
@@ -27,6 +28,9 @@ pub struct Serve {
     /// Directory of a model to serve instead of the embedded one, where there is no file
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     model: Option<PathBuf>,
+    /// Load attention plug-ins that have not passed `ehun conform` on this machine
+    #[arg(long)]
+    trust: bool,
 }
 
 impl Serve {
@@ -39,6 +43,9 @@ impl Serve {
         if config.service.is_empty() {
             let wanted = Wanted { model: self.model.clone(), ..Wanted::embedded() };
             config.service.insert("default".to_owned(), wanted);
+        }
+        for wanted in config.service.values() {
+            passed::require(wanted.backends.iter().map(String::as_str), &wanted.attention, self.trust)?;
         }
         let metrics = Arc::new(Metrics::new(config.service.keys().map(String::as_str)));
         let mut served = Vec::new();
