@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("ehun-documents", 4),
     ("ehun-pipeline", 5),
     ("ehun-remote", 5),
+    ("ehun-compare", 6),
     ("ehun-server", 6),
     // The command is a face too, but it starts the server, so it stands one step above.
     ("ehun", 7),

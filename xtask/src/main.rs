@@ -32,6 +32,11 @@ const TASKS: &[Task] = &[
         about: "fetch the PJRT plugin for the CPU and ONNX Runtime, which tests run on",
         run: fetch::plugins,
     },
+    Task {
+        name: "plugins-examples",
+        about: "build the attention plug-ins of examples/plugins and run the conformance suite on them",
+        run: suites::plugin_examples,
+    },
     Task { name: "floors", about: "check that no crate uses one beside or above it", run: floors::check },
     Task {
         name: "bench",

@@ -40,9 +40,35 @@ pub fn test(_: &[String]) -> Outcome {
     fetch::plugins(&[])?;
     floors::check(&[])?;
     run(&mut cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"]))?;
+    plugin_examples(&[])?;
     readers()?;
     clients()?;
     exported()
+}
+
+/// Builds the attention plug-ins of `examples/plugins` and runs the quick profile of the conformance suite on each.
+pub fn plugin_examples(_: &[String]) -> Outcome {
+    build()?;
+    let folder = target().join("plugins");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let examples = root().join("examples/plugins");
+    let manifest = text(examples.join("rust/Cargo.toml"));
+    run(&mut cargo(&["build", "--release", "--locked", "--manifest-path", &manifest, "--target-dir", &text(&folder)]))?;
+    let library = format!("{}attention_plugin{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    let mut plugins = vec![folder.join("release").join(library)];
+    let c = folder.join(format!("attention_c{}", std::env::consts::DLL_SUFFIX));
+    let include = text(root().join("include"));
+    let source = text(examples.join("c/attention.c"));
+    let mut cc = program("cc", &["-O2", "-shared", "-fPIC", "-I", &include, &source, "-lm", "-o", &text(&c)]);
+    match cc.status() {
+        Ok(status) if status.success() => plugins.push(c),
+        Ok(status) => return Err(format!("cc {source}: {status}")),
+        Err(error) => println!("not run: the example in C (no C compiler `cc`: {error})"),
+    }
+    for plugin in plugins {
+        run(&mut program(ehun(), &["conform", "--quick", "--attention", &text(plugin)]))?;
+    }
+    Ok(())
 }
 
 /// What the main job writes is read by pyarrow, DuckDB, Polars and pandas.

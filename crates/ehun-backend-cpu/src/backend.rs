@@ -10,7 +10,8 @@ use ehun_backend::{
 use ehun_graph::{Graph, Op, WeightId, WeightStore};
 
 use crate::exec::{
-    AttentionKernel, Compile, CpuExecutable, Fusion, MAX_INT8_INPUTS, batch_steps, choose, kernel_names, schedule,
+    AttentionKernel, Compile, CpuExecutable, Fusion, Guard, MAX_INT8_INPUTS, batch_steps, choose, kernel_names,
+    schedule,
 };
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
@@ -31,15 +32,37 @@ impl BackendFactory for CpuFactory {
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Backend>, Unavailable> {
-        let isa = Isa::detect().map_err(|error| Unavailable::new(name, error.to_string()))?;
-        Ok(Arc::new(CpuBackend::new(isa)))
+        open(name, Guard::Off)
     }
+}
+
+/// Opens the backend `cpu` with attention, native or of a plug-in, between pages that end the process when they are
+/// touched, one sequence at a time. For conformance, in a process that may end.
+#[cfg(unix)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GuardedCpuFactory;
+
+#[cfg(unix)]
+impl BackendFactory for GuardedCpuFactory {
+    fn names(&self) -> Vec<String> {
+        vec![NAME.to_owned()]
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Backend>, Unavailable> {
+        open(name, Guard::On)
+    }
+}
+
+fn open(name: &str, guard: Guard) -> Result<Arc<dyn Backend>, Unavailable> {
+    let isa = Isa::detect().map_err(|error| Unavailable::new(name, error.to_string()))?;
+    Ok(Arc::new(CpuBackend { guard, ..CpuBackend::new(isa) }))
 }
 
 /// The processor that this program runs on.
 pub struct CpuBackend {
     isa: Isa,
     model: String,
+    guard: Guard,
     /// Pools in use, which executables of as many threads share.
     pools: Mutex<Vec<(usize, Weak<ThreadPool>)>>,
 }
@@ -48,7 +71,7 @@ impl CpuBackend {
     /// The backend with the kernels of `isa`.
     #[must_use]
     pub fn new(isa: Isa) -> Self {
-        Self { isa, model: processor(), pools: Mutex::new(Vec::new()) }
+        Self { isa, model: processor(), guard: Guard::Off, pools: Mutex::new(Vec::new()) }
     }
 
     fn device(&self, threads: usize) -> String {
@@ -85,7 +108,7 @@ impl CpuBackend {
             let reason = format!("{threads} threads; ask for 1 to {MOST_THREADS}");
             refusals.push(Refusal::new("options", reason));
         }
-        match choose(self.isa, &options.attention) {
+        match choose(self.isa, &options.attention, self.guard) {
             Ok(kernel) => {
                 refusals.extend(graph.attentions().flat_map(|(operation, spec)| kernel.supports(operation, spec)));
                 if refusals.is_empty() { Ok(kernel) } else { Err(refusals) }

@@ -11,7 +11,6 @@
 //! | [`attention`] | `naive` and `flash` attention over packed ragged rows |
 //! | [`gemm`] | products with packed weights (f32, f16, bf16, int8) and a fused epilogue |
 //! | [`rows`] | norms, activations, gates, sums, rotary, softmax, L2 normalisation |
-
 //!
 //! # The backend
 //! [`CpuBackend`] lowers a graph onto these kernels: passes fuse operations, everything between attention and pooling runs
@@ -22,6 +21,8 @@ pub mod attention;
 mod backend;
 mod exec;
 pub mod gemm;
+#[cfg(unix)]
+mod guard;
 mod plugin;
 pub mod pool;
 pub mod rows;
@@ -30,4 +31,6 @@ pub mod simd;
 mod testing;
 mod vmath;
 
+#[cfg(unix)]
+pub use backend::GuardedCpuFactory;
 pub use backend::{CpuBackend, CpuFactory, NAME};

@@ -21,4 +21,4 @@ pub use interpreter::{Interpreter, OutputRows64};
 pub use judge::{Judge, Judged, Numerics};
 pub use kernel::{AttentionKernel, KernelBackend, NodeInputs};
 pub use report::{Check, Group, Outcome, Report, Worst};
-pub use suite::{ConformOptions, Pattern, Profile, conform, conform_with};
+pub use suite::{ConformOptions, Pattern, Profile, Progress, SUITE_VERSION, conform, conform_with};

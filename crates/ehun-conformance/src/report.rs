@@ -216,6 +216,10 @@ impl Tally {
         self.check.notes.push(note.into());
     }
 
+    pub(crate) fn group(&self) -> Group {
+        self.check.group
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.check.name
     }

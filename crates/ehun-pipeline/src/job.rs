@@ -120,6 +120,16 @@ pub struct Failure {
 /// Failures of which a report holds the text; the rest is counted, and all of them are rows of the output.
 pub const LISTED_FAILURES: usize = 1000;
 
+/// Time that threads of the job were busy with one thing, in seconds. Stages run beside each other, so they do not add up to
+/// the time of the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Stages {
+    /// Parsing and cutting into chunks, all parsing threads together.
+    pub parse: f64,
+    /// Writing rows and making them durable.
+    pub write: f64,
+}
+
 /// What came of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
@@ -143,6 +153,8 @@ pub struct Report {
     pub pruned: u64,
     /// Time of the run in seconds.
     pub seconds: f64,
+    /// Where it was spent outside the engine.
+    pub stages: Stages,
     /// Whether it was stopped before the end.
     pub interrupted: bool,
     /// Files of the output.

@@ -17,12 +17,14 @@ mod search;
 mod source;
 mod store;
 mod table;
+mod vectors;
 
 pub use counter::ModelCounter;
 pub use error::JobError;
 pub use export::Format;
-pub use job::{Event, Failure, JobOptions, LISTED_FAILURES, Listener, Output, PartSize, Report};
+pub use job::{Event, Failure, JobOptions, LISTED_FAILURES, Listener, Output, PartSize, Report, Stages};
 pub use rows::Producer;
 pub use run::{Tools, process};
 pub use search::{Hit, chunk_tables, search};
 pub use store::Shard;
+pub use vectors::{ChunkVector, chunk_vectors};

@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ehun_documents::{ParseOptions, TokenCounter, WorkerPool};
 use ehun_engine::{EngineError, Input, ItemOptions, Pending, Request, Service, Truncation, tasks};
@@ -99,6 +99,7 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
         Sink::Stdout(_) => Index::new(),
     };
     let mut report = Report::default();
+    let parsing = AtomicU64::new(0);
     let gate = Gate::new(options.workers * 4 + 8, BYTES_AHEAD);
     let parser = Parser {
         pool: tools.pool,
@@ -117,13 +118,13 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
         let (pieces_out, pieces_in) = mpsc::sync_channel::<(u64, Piece)>(options.workers * 2);
         let (steps_out, steps_in) = mpsc::sync_channel::<Step>(GROUPS_AHEAD);
         let tasks_in = Arc::new(Mutex::new(tasks_in));
-        let (gate, parser, index) = (&gate, &parser, &mut index);
+        let (gate, parser, index, parsing) = (&gate, &parser, &mut index, &parsing);
 
         scope.spawn(move || count(counting, options, tools));
         let walker = scope.spawn(move || walk_all(walk, options, tools, &settings, index, gate, &tasks_out));
         for _ in 0..options.workers.max(1) {
             let (tasks_in, pieces_out) = (Arc::clone(&tasks_in), pieces_out.clone());
-            scope.spawn(move || parse_all(parser, &tasks_in, &pieces_out));
+            scope.spawn(move || parse_all(parser, &tasks_in, &pieces_out, parsing));
         }
         drop(pieces_out);
         drop(tasks_in);
@@ -152,10 +153,13 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
                 pruned.set(pruned.get() + u64::from(gone));
                 gone
             };
+            let publishing = Instant::now();
             report.rows = Some(store.publish(&is_gone)?);
+            report.stages.write += publishing.elapsed().as_secs_f64();
             report.pruned = pruned.get();
         }
     }
+    report.stages.parse = Duration::from_nanos(parsing.into_inner()).as_secs_f64();
     report.seconds = start.elapsed().as_secs_f64();
     Ok(report)
 }
@@ -232,12 +236,27 @@ fn walk_all(
     skipped
 }
 
-fn parse_all(parser: &Parser<'_>, tasks: &Mutex<mpsc::Receiver<Task>>, pieces: &mpsc::SyncSender<(u64, Piece)>) {
+/// Adds the time that it parses, in nanoseconds, to `busy`: what it waits for others is not parsing.
+fn parse_all(
+    parser: &Parser<'_>,
+    tasks: &Mutex<mpsc::Receiver<Task>>,
+    pieces: &mpsc::SyncSender<(u64, Piece)>,
+    busy: &AtomicU64,
+) {
     loop {
         let next = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Task { number, file, hash, bytes }) = next else { return };
-        let mut give = |parsed| pieces.send((number, Piece::Document(Box::new(parsed)))).is_ok();
-        let end = match parser.source(&file, hash, &mut give) {
+        let (begun, mut waited) = (Instant::now(), Duration::ZERO);
+        let mut give = |parsed| {
+            let waiting = Instant::now();
+            let given = pieces.send((number, Piece::Document(Box::new(parsed)))).is_ok();
+            waited += waiting.elapsed();
+            given
+        };
+        let done = parser.source(&file, hash, &mut give);
+        let parsed = begun.elapsed().saturating_sub(waited);
+        busy.fetch_add(parsed.as_nanos().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        let end = match done {
             Ok(()) => Piece::End { name: file.name, bytes },
             Err(error) => Piece::Stop(error),
         };
@@ -401,7 +420,9 @@ fn write_steps(
             Step::Chunks(mut rows, pending) => {
                 let error = fill(&mut rows, pending)?;
                 *is_between = false;
+                let writing = Instant::now();
                 sink.chunks(&rows)?;
+                report.stages.write += writing.elapsed().as_secs_f64();
                 if let Some(row) = &mut open {
                     row.chunks += rows.len() as u32;
                     row.tokens += rows.iter().map(|row| u64::from(row.token_count)).sum::<u64>();
@@ -415,11 +436,15 @@ fn write_steps(
                 tokens += row.tokens;
                 note_failure(&row, tools, report);
                 *is_between = false;
+                let writing = Instant::now();
                 sink.document(*row)?;
+                report.stages.write += writing.elapsed().as_secs_f64();
             }
             Step::SourceEnd { name, bytes } => {
                 *is_between = true;
+                let writing = Instant::now();
                 sink.source_end(options)?;
+                report.stages.write += writing.elapsed().as_secs_f64();
                 gate.leave(bytes);
                 tools.listener.event(&Event::Source { path: &name, documents, chunks, tokens });
                 report.sources += 1;

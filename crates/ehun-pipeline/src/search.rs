@@ -118,7 +118,8 @@ fn length(vector: &[f32]) -> f64 {
     vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
 }
 
-fn column<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> Result<&'a T, String> {
+/// The column `name` of `batch` as what it should be.
+pub(crate) fn column<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> Result<&'a T, String> {
     let column = batch.column_by_name(name).and_then(|column| column.as_any().downcast_ref());
     column.ok_or_else(|| format!("column `{name}` is not of the type that this program writes"))
 }

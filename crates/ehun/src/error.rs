@@ -81,6 +81,12 @@ pub enum CommandError {
     /// A backend does not do what the contract says.
     #[error("{0}")]
     NotConforming(String),
+    /// A comparison did not come to its end.
+    #[error(transparent)]
+    Compare(#[from] ehun_compare::CompareError),
+    /// A plug-in has not passed the suite on this machine.
+    #[error("{0}")]
+    NotTrusted(String),
     /// A file or stream could not be read or written.
     #[error("{name}: {source}")]
     Io {

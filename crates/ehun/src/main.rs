@@ -2,6 +2,7 @@
 
 mod buckets;
 mod commands;
+mod conformance;
 #[cfg(feature = "embedded-model")]
 mod embedded;
 mod error;
@@ -46,6 +47,8 @@ enum Command {
     Explain(run::explain::Explain),
     /// The conformance suite: does a backend, or an attention plug-in, compute what the contract says
     Conform(run::conform::Conform),
+    /// Paper against pipeline: what another kernel, backend or precision changes in the whole document job
+    Compare(run::compare::Compare),
     /// The server: OpenAI, TEI, Cohere and Open Inference Protocol in front of one or many models
     Serve(run::serve::Serve),
     /// Compile a model ahead of time for a TPU that is not there, with memory and cost by bucket
@@ -65,6 +68,9 @@ fn main() -> ExitCode {
     if first.as_ref().is_some_and(|argument| argument == ehun_backend_xla::WORKER_ARGUMENT) {
         return ehun_backend_xla::compile_worker_main();
     }
+    if first.as_ref().is_some_and(|argument| argument == conformance::WORKER_ARGUMENT) {
+        return conformance::worker_main();
+    }
     let result = match Cli::parse().command {
         Command::Process(command) => command.run(),
         Command::Search(command) => command.run(),
@@ -76,6 +82,7 @@ fn main() -> ExitCode {
         Command::Backends(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Conform(command) => command.run(),
+        Command::Compare(command) => command.run(),
         Command::Serve(command) => command.run(),
         Command::Compile(command) => command.run(),
         Command::Export(command) => command.run(),

@@ -59,9 +59,21 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// All backends that this program was built with.
 pub fn registry() -> Registry {
+    with_devices(Registry::new().with(ehun_backend_cpu::CpuFactory))
+}
+
+/// The same, with attention on the CPU between guard pages: for conformance, in a process that may end.
+pub fn guarded_registry() -> Registry {
+    #[cfg(unix)]
+    let cpu = ehun_backend_cpu::GuardedCpuFactory;
+    #[cfg(not(unix))]
+    let cpu = ehun_backend_cpu::CpuFactory;
+    with_devices(Registry::new().with(cpu))
+}
+
+fn with_devices(registry: Registry) -> Registry {
     let config = XlaConfig { progress: Some(Arc::new(told)), ..XlaConfig::default() };
-    Registry::new()
-        .with(ehun_backend_cpu::CpuFactory)
+    registry
         .with(ehun_backend_xla::XlaFactory::new(config))
         .with(ehun_backend_onnx::OnnxFactory::default())
 }

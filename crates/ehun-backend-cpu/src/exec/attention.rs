@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
-use ehun_backend::{Attention, Refusal};
+use ehun_backend::{Attention, BackendError, Refusal};
 use ehun_graph::{AttentionSpec, Bias, RaggedBatch, ValueId};
 
 use super::program::ConstantRows;
 use crate::attention::{AttentionKernel as Kernel, BiasTables, Choice, Inputs, attention};
 use crate::gemm::{MatMut, MatRef};
+#[cfg(unix)]
+use crate::guard::GuardedKernel;
 use crate::plugin::Plugin;
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
@@ -51,7 +53,7 @@ impl BiasRows {
 /// One attention operation on one batch.
 pub(crate) struct Call<'a> {
     pub(crate) spec: &'a AttentionSpec,
-    pub(crate) bias: &'a BiasRows,
+    pub(crate) bias: BiasTables<'a>,
     pub(crate) batch: &'a RaggedBatch,
     /// `[tokens, heads * width]` each, see [`AttentionSpec`].
     pub(crate) q: MatRef<'a>,
@@ -78,8 +80,8 @@ pub(crate) trait AttentionKernel: Send + Sync {
     /// Bytes of working memory of one thread for sequences of up to `longest` tokens.
     fn scratch_bytes(&self, spec: &AttentionSpec, longest: usize) -> usize;
 
-    /// Computes a batch on the threads of `pool`.
-    fn run(&self, pool: &ThreadPool, call: Call<'_>);
+    /// Computes a batch on the threads of `pool`. An error is that of this batch.
+    fn run(&self, pool: &ThreadPool, call: Call<'_>) -> Result<(), BackendError>;
 }
 
 /// The kernels of this crate.
@@ -158,10 +160,10 @@ impl AttentionKernel for Native {
         values_of_naive.max(values_of_flash) * size_of::<f32>() + values_of_bias * size_of::<f32>()
     }
 
-    fn run(&self, pool: &ThreadPool, call: Call<'_>) {
+    fn run(&self, pool: &ThreadPool, call: Call<'_>) -> Result<(), BackendError> {
         let inputs = Inputs { q: call.q, k: call.k, v: call.v };
-        let tables = call.bias.tables();
-        attention(self.isa, pool, self.choice, call.spec, &tables, inputs, call.batch.cu_seqlens(), call.out);
+        attention(self.isa, pool, self.choice, call.spec, &call.bias, inputs, call.batch.cu_seqlens(), call.out);
+        Ok(())
     }
 }
 
@@ -170,8 +172,27 @@ pub(crate) fn kernel_names() -> Vec<String> {
     [Kernel::Naive, Kernel::Flash].map(|kernel| kernel.name().to_owned()).to_vec()
 }
 
+/// Whether attention runs between guard pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Guard {
+    #[default]
+    Off,
+    /// For conformance: what steps outside ends the process.
+    #[cfg(unix)]
+    On,
+}
+
 /// The implementation that was asked for.
-pub(crate) fn choose(isa: Isa, asked: &Attention) -> Result<Arc<dyn AttentionKernel>, Refusal> {
+pub(crate) fn choose(isa: Isa, asked: &Attention, guard: Guard) -> Result<Arc<dyn AttentionKernel>, Refusal> {
+    let kernel = named(isa, asked, guard)?;
+    match guard {
+        Guard::Off => Ok(kernel),
+        #[cfg(unix)]
+        Guard::On => Ok(Arc::new(GuardedKernel::new(kernel))),
+    }
+}
+
+fn named(isa: Isa, asked: &Attention, guard: Guard) -> Result<Arc<dyn AttentionKernel>, Refusal> {
     let choice = match asked {
         Attention::Auto => Choice::Auto,
         Attention::Named(name) => {
@@ -182,7 +203,7 @@ pub(crate) fn choose(isa: Isa, asked: &Attention) -> Result<Arc<dyn AttentionKer
             };
             Choice::Fixed(kernel)
         }
-        Attention::File(path) => return Ok(Arc::new(Plugin::open(path)?)),
+        Attention::File(path) => return Ok(Arc::new(Plugin::open(path, guard)?)),
     };
     Ok(Arc::new(Native { isa, choice }))
 }
@@ -202,14 +223,14 @@ mod tests {
         let isa = Isa::best();
         for (asked, why) in [("flash3", "naive, flash"), ("./no-such-attention.so", "No such file")] {
             let asked: Attention = asked.parse().unwrap();
-            let refusal = choose(isa, &asked).err().map(|refusal| refusal.to_string()).unwrap_or_default();
+            let refusal = choose(isa, &asked, Guard::Off).err().map(|refusal| refusal.to_string()).unwrap_or_default();
             assert!(refusal.contains(&asked.to_string()) && refusal.contains(why), "{refusal}");
         }
     }
 
     #[test]
     fn wide_heads_are_refused_each_by_its_width() {
-        let kernel = choose(Isa::best(), &Attention::Auto).unwrap();
+        let kernel = choose(Isa::best(), &Attention::Auto, Guard::Off).unwrap();
         let mut spec = AttentionSpec::full(2, 256);
         assert_eq!(kernel.supports("layer.0", &spec), []);
         (spec.head_dim, spec.value_dim) = (320, 257);
@@ -220,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_rule_is_described_as_it_is() {
-        let kernel = choose(Isa::best(), &Attention::Auto).unwrap();
+        let kernel = choose(Isa::best(), &Attention::Auto, Guard::Off).unwrap();
         let up_to = longest_naive(Choice::Auto, 1 << 20);
         assert_eq!((kernel.name_for(up_to), kernel.name_for(up_to + 1)), ("naive", "flash"));
         assert!(kernel.describe().contains(&up_to.to_string()));

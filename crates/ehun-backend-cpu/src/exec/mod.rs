@@ -32,7 +32,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attention::{AttentionKernel, Call, choose, kernel_names};
+pub(crate) use attention::{AttentionKernel, Call, Guard, choose, kernel_names};
 pub(crate) use executable::{Compile, CpuExecutable, Fusion, batch_steps};
 pub(crate) use product::MAX_INT8_INPUTS;
 pub(crate) use schedule::schedule;

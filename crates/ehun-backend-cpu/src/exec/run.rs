@@ -67,7 +67,7 @@ impl Runner<'_> {
                 Stage::Rows { rows, steps } => {
                     self.row_stage(program, number, *rows, steps, arena, profile.as_deref())?;
                 }
-                Stage::Meeting(step) => self.meeting(program, &program.steps[*step], arena),
+                Stage::Meeting(step) => self.meeting(program, &program.steps[*step], arena)?,
             }
             if let Some(profile) = profile.as_deref_mut() {
                 profile.finish_stage(stage.steps(), started.elapsed());
@@ -190,17 +190,18 @@ impl Runner<'_> {
     }
 
     /// Attention and pooling.
-    fn meeting(&self, program: &Program, step: &RunStep, arena: &mut Arena) {
-        let Place::Arena(slot) = step.out.place else { return };
+    fn meeting(&self, program: &Program, step: &RunStep, arena: &mut Arena) -> Result<(), BackendError> {
+        let Place::Arena(slot) = step.out.place else { return Ok(()) };
         let rows = self.count(step.out.rows);
         let mut data = std::mem::replace(&mut arena.0[slot], Aligned::empty());
         let out = data.at_least(rows * step.out.stride);
         let batch = self.context.batch;
+        let mut done = Ok(());
         match &step.op {
             RunOp::Attention { q, k, v, spec, bias } => {
                 let [q, k, v] = [q, k, v].map(|loc| self.operand(program, loc, arena));
                 let out = MatMut::new(out, rows, step.out.width, step.out.stride);
-                self.attention.run(self.pool, Call { spec, bias, batch, q, k, v, out });
+                done = self.attention.run(self.pool, Call { spec, bias: bias.tables(), batch, q, k, v, out });
             }
             RunOp::Pooling { x, mode } => {
                 let x = self.operand(program, x, arena);
@@ -225,6 +226,7 @@ impl Runner<'_> {
             _ => unreachable!("`{}` works row by row", step.name),
         }
         arena.0[slot] = data;
+        done
     }
 
     /// All rows of an operand.

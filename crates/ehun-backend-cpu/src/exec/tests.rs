@@ -211,7 +211,7 @@ fn executable(graph: &Graph, threads: usize, fusion: Fusion) -> CpuExecutable {
         precision: Default::default(),
         pool: Arc::new(ThreadPool::new(threads)),
         device: String::new(),
-        attention: choose(isa, &Attention::Auto).unwrap(),
+        attention: choose(isa, &Attention::Auto, super::attention::Guard::Off).unwrap(),
         max_tokens: 10_000,
         fusion,
     };

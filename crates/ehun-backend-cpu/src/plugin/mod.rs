@@ -5,17 +5,19 @@
 //! would find.
 
 mod abi;
+mod memory;
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use ehun_backend::Refusal;
+use ehun_backend::{BackendError, Refusal};
 use ehun_graph::{AttentionSpec, Bias};
 use libloading::Library;
 
-use crate::exec::{AttentionKernel, Call};
+use crate::exec::{AttentionKernel, Call, Guard};
 use crate::pool::{SyncPtr, ThreadPool};
+use memory::{Rows, Scratch};
 
 /// Room for the reasons and errors that a plug-in writes.
 const TEXT: usize = 4096;
@@ -24,6 +26,7 @@ const TEXT: usize = 4096;
 pub(crate) struct Plugin {
     path: PathBuf,
     name: String,
+    guard: Guard,
     supports: abi::SupportsFn,
     plan: abi::PlanFn,
     run: abi::RunFn,
@@ -33,7 +36,7 @@ pub(crate) struct Plugin {
 
 impl Plugin {
     /// Loads the library at `path`. Its initialisers run: a file that is not trusted is opened in a process of its own.
-    pub(crate) fn open(path: &Path) -> Result<Self, Refusal> {
+    pub(crate) fn open(path: &Path, guard: Guard) -> Result<Self, Refusal> {
         let refuse = |reason: String| Refusal::new("options", format!("attention from `{}`: {reason}", path.display()));
         // A bare name would be looked for where the system keeps libraries.
         let file = path.canonicalize().map_err(|error| refuse(error.to_string()))?;
@@ -66,7 +69,7 @@ impl Plugin {
         let supports = function!("ehun_attention_supports", abi::SupportsFn);
         let plan = function!("ehun_attention_plan", abi::PlanFn);
         let run = function!("ehun_attention_run", abi::RunFn);
-        Ok(Self { path: path.to_owned(), name, supports, plan, run, _library: library })
+        Ok(Self { path: path.to_owned(), name, guard, supports, plan, run, _library: library })
     }
 }
 
@@ -119,11 +122,6 @@ fn pointer<T>(elements: &[T]) -> *const T {
     if elements.is_empty() { std::ptr::null() } else { elements.as_ptr() }
 }
 
-/// Scratch aligned to 64 bytes.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "only its size and alignment count")] [u8; 64]);
-
 impl AttentionKernel for Plugin {
     fn describe(&self) -> String {
         self.name.clone()
@@ -158,12 +156,10 @@ impl AttentionKernel for Plugin {
         unsafe { (self.plan)(&describe(spec), longest as u64) as usize }
     }
 
-    /// # Panics
-    /// Where the plug-in reports an error: [`ehun_backend::run`] makes it the error of this batch.
-    fn run(&self, pool: &ThreadPool, mut call: Call<'_>) {
-        let rows = relative_rows(&call.spec.bias, call.batch.max_len());
+    fn run(&self, pool: &ThreadPool, mut call: Call<'_>) -> Result<(), BackendError> {
+        let rows = Rows::new(relative_rows(&call.spec.bias, call.batch.max_len()), self.guard)?;
         let origin = call.batch.max_len() as i64 - 1;
-        let tables = call.bias.tables();
+        let tables = call.bias;
         let mut spec = describe(call.spec);
         if let Bias::Alibi { slopes } = &call.spec.bias {
             spec.slopes = pointer(slopes);
@@ -174,14 +170,20 @@ impl AttentionKernel for Plugin {
         let spec = &spec;
         let out = SyncPtr(call.out.as_mut_ptr());
         let out_stride = call.out.stride();
-        let failure: Mutex<Option<String>> = Mutex::new(None);
+        let failure: Mutex<Option<BackendError>> = Mutex::new(None);
+        let note = |error| {
+            failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        };
         pool.run(call.batch.num_sequences(), |sequence| {
             let range = call.batch.rows(sequence);
             if range.is_empty() {
                 return;
             }
             let bytes = self.scratch_bytes(call.spec, range.len());
-            let mut scratch = vec![Line([0; 64]); bytes.div_ceil(size_of::<Line>())];
+            let mut scratch = match Scratch::new(bytes, self.guard) {
+                Ok(scratch) => scratch,
+                Err(error) => return note(error),
+            };
             let cu_seqlens = [0, range.len() as u64];
             let first = range.start;
             let batch = abi::Batch {
@@ -200,9 +202,9 @@ impl AttentionKernel for Plugin {
                 k_stride: call.k.stride() as u64,
                 v_stride: call.v.stride() as u64,
                 out_stride: out_stride as u64,
-                relative_rows: pointer(&rows),
+                relative_rows: rows.pointer(),
                 relative_origin: origin,
-                scratch: if scratch.is_empty() { std::ptr::null_mut() } else { scratch.as_mut_ptr().cast::<c_void>() },
+                scratch: scratch.pointer(),
             };
             let mut buffer = vec![0u8; TEXT];
             // SAFETY: everything that the interface promises is there and outlives the call, and the rows of a sequence
@@ -210,11 +212,15 @@ impl AttentionKernel for Plugin {
             let code = unsafe { (self.run)(spec, &batch, buffer.as_mut_ptr().cast::<c_char>(), TEXT - 1) };
             if code != 0 {
                 let message = format!("attention plug-in `{}`: error {code}: {}", self.name, text(&buffer));
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(message);
+                note(BackendError::Failed(message));
+            } else if !scratch.intact() {
+                let message = format!(
+                    "attention plug-in `{}`: it wrote outside the {bytes} bytes of scratch that it asked for",
+                    self.name
+                );
+                note(BackendError::Failed(message));
             }
         });
-        if let Some(message) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            std::panic::panic_any(message);
-        }
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 }

@@ -34,7 +34,7 @@ pub enum Profile {
 }
 
 /// What is to be tried, and how the backend is to compute it.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ConformOptions {
     /// In what products are computed.
     pub precision: Precision,
@@ -54,13 +54,26 @@ pub struct ConformOptions {
     pub fail_fast: bool,
 }
 
+/// What a run of the suite says while it runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Progress<'a> {
+    /// A check of this group and name begins: what was running, should the program end or hang now.
+    Begun(Group, &'a str),
+    /// A check is done.
+    Done(&'a Check),
+}
+
+/// The version of the suite: it changes with every check, case or bound that is added or changed, so that a kernel that
+/// passed an earlier one is tried again.
+pub const SUITE_VERSION: u32 = 2;
+
 /// Runs the suite on `backend`.
 pub fn conform(backend: &dyn Backend, options: &ConformOptions) -> Report {
     conform_with(backend, options, &mut |_| {})
 }
 
-/// Runs the suite on `backend` and hands each check to `progress` when it is done.
-pub fn conform_with(backend: &dyn Backend, options: &ConformOptions, progress: &mut dyn FnMut(&Check)) -> Report {
+/// Runs the suite on `backend` and says to `progress` what begins and what is done.
+pub fn conform_with(backend: &dyn Backend, options: &ConformOptions, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
     let start = Instant::now();
     let mut suite =
         Suite { backend, options, watch: Arc::new(Mutex::new(Watch::default())), checks: Vec::new(), progress };
@@ -102,7 +115,7 @@ struct Suite<'a> {
     options: &'a ConformOptions,
     watch: Arc<Mutex<Watch>>,
     checks: Vec<Check>,
-    progress: &'a mut dyn FnMut(&Check),
+    progress: &'a mut dyn FnMut(Progress<'_>),
 }
 
 impl Suite<'_> {
@@ -125,7 +138,7 @@ impl Suite<'_> {
 
     fn add(&mut self, check: Check) {
         if self.wants(&check.name) {
-            (self.progress)(&check);
+            (self.progress)(Progress::Done(&check));
             self.checks.push(check);
         }
     }
@@ -168,6 +181,7 @@ impl Suite<'_> {
         if !self.wants(tally.name()) {
             return None;
         }
+        (self.progress)(Progress::Begun(tally.group(), tally.name()));
         match Runner::compile(self.backend, graph, weights, options, self.watch.clone()) {
             Ok(runner) => Some((runner, tally)),
             Err(NoRunner::Refused(refusals)) => {

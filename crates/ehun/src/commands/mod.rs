@@ -2,6 +2,7 @@
 
 pub mod backends;
 pub mod classify;
+pub mod compare;
 pub mod compile;
 pub mod conform;
 pub mod embed;

@@ -9,6 +9,7 @@ use ehun_models::Task;
 use ehun_pipeline::{Format, JobOptions, ModelCounter, Output, PartSize, Report, Shard, Tools};
 use serde::Serialize;
 
+use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::{json_line, line};
 use crate::progress::{Mode, Progress};
@@ -68,6 +69,9 @@ pub struct Process {
     /// Events and the result as JSON Lines on standard output
     #[arg(long)]
     json: bool,
+    /// Load an attention plug-in that has not passed `ehun conform` on this machine
+    #[arg(long)]
+    trust: bool,
     /// Say nothing but errors
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
@@ -96,6 +100,7 @@ impl Process {
             (_, true) => Mode::Json,
             _ => Mode::Human,
         };
+        passed::require(self.model.backend.iter().map(String::as_str), &self.model.attention, self.trust)?;
         let model = self.model.load(Some(Task::Embed))?;
         let options = self.options(model.max_tokens(), to_stdout)?;
         let counter = ModelCounter::new(std::sync::Arc::clone(&model), self.prompt.as_deref())?;

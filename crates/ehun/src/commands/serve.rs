@@ -14,6 +14,7 @@ use ehun_server::otlp::Exporter;
 use ehun_server::trace::{LogFormat, Telling};
 use ehun_server::{App, Config, Limits, Metrics, Served, Tls, TlsFiles};
 
+use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::session::{checkpoint, lanes, program_cache, workers};
 
@@ -41,6 +42,9 @@ pub struct Serve {
     /// Collector that gets spans of requests, OpenTelemetry by OTLP/HTTP: `http://HOST:4318`
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
+    /// Load attention plug-ins that have not passed `ehun conform` on this machine
+    #[arg(long)]
+    trust: bool,
 }
 
 impl Serve {
@@ -53,6 +57,9 @@ impl Serve {
         if config.service.is_empty() {
             let wanted = Wanted { model: self.model.clone(), ..Wanted::embedded() };
             config.service.insert("default".to_owned(), wanted);
+        }
+        for wanted in config.service.values() {
+            passed::require(wanted.backends.iter().map(String::as_str), &wanted.attention, self.trust)?;
         }
         let metrics = Arc::new(Metrics::new(config.service.keys().map(String::as_str)));
         let mut served = Vec::new();

@@ -2,6 +2,9 @@
 
 mod bad_input;
 mod common;
+mod compare;
+#[cfg(unix)]
+mod conform;
 #[cfg(unix)]
 mod crash;
 mod embed;
