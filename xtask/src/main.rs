@@ -5,6 +5,7 @@ mod documents;
 mod fetch;
 mod floors;
 mod model;
+mod models;
 mod suites;
 mod xla;
 
@@ -26,7 +27,7 @@ const TASKS: &[Task] = &[
     },
     Task { name: "test", about: "fetch what tests need and run all of them", run: suites::test },
     Task { name: "setup", about: "fetch the embedded model only: all that a build needs", run: model::setup },
-    Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: fetch::models },
+    Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: models::all },
     Task {
         name: "plugins",
         about: "fetch the PJRT plugin for the CPU and ONNX Runtime, which tests run on",
@@ -54,7 +55,11 @@ const TASKS: &[Task] = &[
         run: xla::tpu,
     },
     Task { name: "leaks", about: "valgrind over the foreign interface of the XLA backend", run: xla::leaks },
-    Task { name: "soak", about: "the long suites: `soak kill`, `soak documents DIR...`, `soak programs`", run: suites::soak },
+    Task {
+        name: "soak",
+        about: "the long suites: `soak kill`, `soak documents DIR...`, `soak programs`",
+        run: suites::soak,
+    },
 ];
 
 fn main() -> ExitCode {

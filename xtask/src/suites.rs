@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::command::{Outcome, cache, cargo, program, python, root, run};
-use crate::{documents, fetch, floors, model, xla};
+use crate::command::{Outcome, cargo, program, python, root, run};
+use crate::{documents, fetch, floors, model, models, xla};
 
 /// The program as `cargo build --release` leaves it.
 pub(crate) fn ehun() -> PathBuf {
@@ -36,7 +36,7 @@ pub fn demo(_: &[String]) -> Outcome {
 /// Fetches what tests need and runs all of them.
 pub fn test(_: &[String]) -> Outcome {
     model::setup(&[])?;
-    fetch::MINILM.fetch()?;
+    models::small()?;
     fetch::plugins(&[])?;
     floors::check(&[])?;
     run(&mut cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"]))?;
@@ -77,7 +77,9 @@ fn readers() -> Outcome {
     let folder = root().join("tests/python");
     let python = python("tests", &folder.join("requirements.txt"))?;
     let out = text(target().join("tests/tables"));
-    run(&mut program(ehun(), &["process", "--quiet", "examples/documents", "--out", &out]))?;
+    let models = ["--classify", "goldens/bert.sequence-classification", "--tag", "goldens/bert.token-classification"];
+    let job = [&["process", "--quiet", "examples/documents", "--out", &out], &models[..]].concat();
+    run(&mut program(ehun(), &job))?;
     run(&mut program(&python, &[text(folder.join("read_tables.py")), out]))
 }
 
@@ -110,8 +112,7 @@ pub fn fuzz(arguments: &[String]) -> Outcome {
 
 /// What `ehun export` writes runs in plain onnxruntime, with the vectors that Ehun gives.
 fn exported() -> Outcome {
-    let library = cache().join("plugins/onnxruntime");
-    let Some(library) = ehun_backend_onnx::library::in_folder(&library) else {
+    let Some(library) = fetch::onnxruntime() else {
         println!("not run: an exported model in plain onnxruntime (cargo xtask plugins)");
         return Ok(());
     };
@@ -125,7 +126,7 @@ fn exported() -> Outcome {
     let texts = text(folder.join("texts.txt"));
     let mut embed = program(ehun(), &["embed", "--backend", "onnx", "--model", &text(&source), "--file", &texts]);
     let file = std::fs::File::create(&vectors).map_err(error)?;
-    run(embed.env(ehun_backend_onnx::library::VARIABLE, library).stdout(file))?;
+    run(embed.env("EHUN_ONNXRUNTIME", library).stdout(file))?;
     let script = text(folder.join("run_onnx.py"));
     let tokenizer = text(source.join("tokenizer.json"));
     // Both forms of attention, and weights inside and beside the model.
@@ -239,13 +240,31 @@ pub fn soak(arguments: &[String]) -> Outcome {
         "kill" => kill(),
         "documents" => documents::soak(rest),
         "programs" => xla::soak(),
+        "models" => large_models(),
         _ => Err(
             "there are `soak kill` (the job is killed at 200 random moments and compared with an undisturbed run), \
-                  `soak documents DIR...` (the job over trees of hard files: what came of them, and its memory) and \
-                  `soak programs` (10,000 requests to a model on XLA: no compilation, no growth)"
+                  `soak documents DIR...` (the job over trees of hard files: what came of them, and its memory) \
+                  `soak programs` (10,000 requests to a model on XLA: no compilation, no growth) and \
+                  `soak models` (the large real models beside transformers)"
                 .to_owned(),
         ),
     }
+}
+
+/// The real models that are too large for the tests of every change.
+fn large_models() -> Outcome {
+    models::all(&[])?;
+    run(&mut cargo(&[
+        "test",
+        "--release",
+        "--locked",
+        "--package",
+        "ehun-models",
+        "--test",
+        "real",
+        "--",
+        "--nocapture",
+    ]))
 }
 
 /// The job is killed at 200 moments instead of a few.

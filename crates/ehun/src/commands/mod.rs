@@ -14,5 +14,7 @@ pub mod programs;
 pub mod rerank;
 pub mod search;
 pub mod serve;
+pub mod similarity;
 pub mod sparse;
 pub mod tag;
+pub mod tokens;

@@ -1,5 +1,6 @@
 //! Tests of the command as a user runs it: arguments in, output, files and exit codes out.
 
+mod annotations;
 mod bad_input;
 mod common;
 mod compare;
@@ -11,3 +12,4 @@ mod embed;
 mod process;
 mod remote;
 mod server;
+mod tasks;
