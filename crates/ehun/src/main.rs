@@ -47,6 +47,8 @@ enum Command {
     Conform(run::conform::Conform),
     /// The server: OpenAI, TEI, Cohere and Open Inference Protocol in front of one or many models
     Serve(run::serve::Serve),
+    /// What a running server serves; swap, shadow, canary, promote, abort
+    Ctl(run::ctl::Ctl),
     /// Compile a model ahead of time for a TPU that is not there, with memory and cost by bucket
     Compile(run::compile::Compile),
     /// Fetch models of the Hugging Face Hub, list, verify and remove them
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Explain(command) => command.run(),
         Command::Conform(command) => command.run(),
         Command::Serve(command) => command.run(),
+        Command::Ctl(command) => command.run(),
         Command::Compile(command) => command.run(),
         Command::Models(command) => command.run(),
     };

@@ -4,6 +4,7 @@ pub mod backends;
 pub mod classify;
 pub mod compile;
 pub mod conform;
+pub mod ctl;
 pub mod embed;
 pub mod explain;
 pub mod models;

@@ -5,6 +5,7 @@ mod common;
 #[cfg(unix)]
 mod crash;
 mod embed;
+mod orchestration;
 mod process;
 mod remote;
 mod server;
