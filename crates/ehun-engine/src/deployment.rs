@@ -198,7 +198,10 @@ impl Batch<'_> {
                     return None;
                 }
                 Err(error) => {
-                    let is_fatal = matches!(error, LaneError::Hung(_) | LaneError::Runner(BackendError::DeviceLost(_)));
+                    let is_fatal = matches!(
+                        error,
+                        LaneError::Hung(_) | LaneError::Stuck(_) | LaneError::Runner(BackendError::DeviceLost(_))
+                    );
                     let of_the_batch =
                         matches!(error, LaneError::Runner(BackendError::Refused(_) | BackendError::InvalidInput(_)));
                     let message = error.to_string();

@@ -1,7 +1,7 @@
 //! A runner with its health, and the thread hop that lets the engine give up on a call that hangs.
 
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use ehun_backend::{BackendError, RunOptions};
@@ -16,7 +16,13 @@ struct Call {
     items: Vec<Arc<Prepared>>,
     options: RunOptions,
     reply: mpsc::SyncSender<Answer>,
+    /// Set by whoever is done with the call first: its thread, or the one who waits.
+    left: Arc<AtomicBool>,
 }
+
+/// Calls that nobody waits for any more and that have not come back. With so many the runner is not called again: each
+/// holds a thread.
+const MOST_ABANDONED: usize = 8;
 
 /// Why a call on a lane gave no outputs.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +31,8 @@ pub(crate) enum LaneError {
     Runner(BackendError),
     /// It did not come back within the latency limit.
     Hung(Duration),
+    /// Too many earlier calls have not come back.
+    Stuck(usize),
 }
 
 impl std::fmt::Display for LaneError {
@@ -32,6 +40,7 @@ impl std::fmt::Display for LaneError {
         match self {
             Self::Runner(error) => error.fmt(f),
             Self::Hung(limit) => write!(f, "no answer within {} ms", limit.as_millis()),
+            Self::Stuck(calls) => write!(f, "{calls} earlier calls have not come back"),
         }
     }
 }
@@ -43,12 +52,14 @@ pub struct Lane {
     health: Mutex<Health>,
     /// Threads that wait for a call. A call that hangs keeps its thread; the next call gets another.
     idle: Mutex<Vec<mpsc::Sender<Call>>>,
+    abandoned: Arc<AtomicUsize>,
 }
 
 impl Lane {
     /// `runner` under `policy`.
     pub fn new(runner: Arc<dyn Runner>, policy: HealthPolicy) -> Arc<Self> {
-        Arc::new(Self { runner, policy, health: Mutex::new(Health::new(policy)), idle: Mutex::new(Vec::new()) })
+        let health = Mutex::new(Health::new(policy));
+        Arc::new(Self { runner, policy, health, idle: Mutex::default(), abandoned: Arc::default() })
     }
 
     /// The runner's name.
@@ -101,17 +112,30 @@ impl Lane {
         if remaining.is_some_and(|left| left.is_zero()) {
             return Err(LaneError::Runner(BackendError::Deadline));
         }
+        let abandoned = self.abandoned.load(Ordering::SeqCst);
+        if abandoned >= MOST_ABANDONED {
+            return Err(LaneError::Stuck(abandoned));
+        }
         let (reply, answer) = mpsc::sync_channel(1);
-        let executor = self.dispatch(Call { items: items.to_vec(), options: *options, reply })?;
+        let left = Arc::new(AtomicBool::new(false));
+        let executor =
+            self.dispatch(Call { items: items.to_vec(), options: *options, reply, left: Arc::clone(&left) })?;
         match answer.recv_timeout(wait) {
             Ok(result) => {
                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(executor);
                 checked(result, items.len())
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => match self.policy.latency_limit {
-                Some(limit) if remaining.is_none_or(|left| limit <= left) => Err(LaneError::Hung(limit)),
-                _ => Err(LaneError::Runner(BackendError::Deadline)),
-            },
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.abandoned.fetch_add(1, Ordering::SeqCst);
+                if left.swap(true, Ordering::SeqCst) {
+                    // It came back at this very moment.
+                    self.abandoned.fetch_sub(1, Ordering::SeqCst);
+                }
+                match self.policy.latency_limit {
+                    Some(limit) if remaining.is_none_or(|left| limit <= left) => Err(LaneError::Hung(limit)),
+                    _ => Err(LaneError::Runner(BackendError::Deadline)),
+                }
+            }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(LaneError::Runner(BackendError::Panicked("the runner's thread ended".into())))
             }
@@ -133,10 +157,13 @@ impl Lane {
             }
         }
         let (executor, calls) = mpsc::channel::<Call>();
-        let runner = Arc::clone(&self.runner);
+        let (runner, abandoned) = (Arc::clone(&self.runner), Arc::clone(&self.abandoned));
         let spawned = std::thread::Builder::new().name(format!("run {}", self.name())).spawn(move || {
             while let Ok(call) = calls.recv() {
                 let answer = run_guarded(runner.as_ref(), &call.items, &call.options);
+                if call.left.swap(true, Ordering::SeqCst) {
+                    abandoned.fetch_sub(1, Ordering::SeqCst);
+                }
                 // Nobody waits any more for an answer that came too late.
                 let _ = call.reply.send(answer);
             }

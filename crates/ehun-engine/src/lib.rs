@@ -12,6 +12,7 @@
 //! - an answer that is not a finite number is never given out;
 //! - batching, threads and time change no answer: they only decide when it comes (and, where a backend has buckets, in
 //!   which bucket; the report names it);
+//! - another deployment takes over between two batches and loses nothing: [`rollout`];
 //! - a request whose [`Ticket`] or [`Pending`] is dropped leaves the queue.
 
 mod admission;
@@ -25,9 +26,11 @@ mod local;
 mod observe;
 mod queue;
 mod request;
+pub mod rollout;
 mod runner;
 mod service;
 mod shape;
+mod shared;
 pub mod tasks;
 
 pub use deployment::Deployment;

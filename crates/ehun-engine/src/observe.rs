@@ -15,6 +15,8 @@ pub struct BatchEvent<'a> {
     pub service: &'a str,
     /// The items, in the order of `results`.
     pub items: &'a [Arc<Prepared>],
+    /// The number of the request that each item belongs to.
+    pub requests: &'a [u64],
     /// What each got. An answer names its backend in its report.
     pub results: &'a [Result<Answer, EngineError>],
     /// How long the oldest item of the batch had waited.

@@ -58,11 +58,16 @@ impl Queue {
 
     /// Adds items. After [`Queue::close`] they are answered with [`EngineError::ShuttingDown`].
     pub(crate) fn push(&self, works: Vec<Work>) {
+        if let Err(works) = self.try_push(works) {
+            works.into_iter().for_each(|work| work.finish(Err(EngineError::ShuttingDown)));
+        }
+    }
+
+    /// Adds items. After [`Queue::close`] they are given back.
+    pub(crate) fn try_push(&self, works: Vec<Work>) -> Result<(), Vec<Work>> {
         let mut waiting = self.lock();
         if waiting.closed {
-            drop(waiting);
-            works.into_iter().for_each(|work| work.finish(Err(EngineError::ShuttingDown)));
-            return;
+            return Err(works);
         }
         for work in works {
             waiting.by_length.insert((work.item.num_tokens(), work.number()));
@@ -70,6 +75,7 @@ impl Queue {
         }
         drop(waiting);
         self.changed.notify_all();
+        Ok(())
     }
 
     /// The next batch: the oldest item and what fits with it. Waits for one; `None` once the queue is closed and empty.

@@ -7,6 +7,7 @@ use crate::admission::Admission;
 use crate::deployment::Deployment;
 use crate::error::EngineError;
 use crate::item::{Input, ItemOptions};
+use crate::rollout::Stage;
 use crate::runner::ItemOutput;
 
 /// What is asked of a service at once.
@@ -36,6 +37,13 @@ pub struct Timing {
     pub queue: Duration,
     /// The batch it was in, failed tries included.
     pub run: Duration,
+}
+
+impl Timing {
+    /// Time from the queue to the answer.
+    pub(crate) fn served(&self) -> Duration {
+        self.queue + self.run
+    }
 }
 
 /// What one item got.
@@ -82,8 +90,12 @@ pub type Callback = Box<dyn FnOnce(Response) + Send>;
 pub(crate) struct Group {
     /// Sequence number of the first item; the items are numbered from it.
     pub(crate) first: u64,
+    /// Sequence number of the request.
+    pub(crate) request: u64,
     pub(crate) count: u64,
     pub(crate) deadline: Option<Instant>,
+    /// The canary whose candidate is to answer.
+    pub(crate) canary: Option<Arc<Stage>>,
     started: Instant,
     admission: Arc<Admission>,
     state: Mutex<Open>,
@@ -97,18 +109,25 @@ struct Open {
     done: Option<Callback>,
 }
 
+/// The numbers by which a request and its items are known.
+pub(crate) struct Numbers {
+    pub(crate) first: u64,
+    pub(crate) request: u64,
+}
+
 impl Group {
     pub(crate) fn new(
-        first: u64,
+        numbers: Numbers,
         charges: Vec<usize>,
         deadline: Option<Instant>,
+        canary: Option<Arc<Stage>>,
         admission: Arc<Admission>,
         done: Callback,
     ) -> Arc<Self> {
         let count = charges.len();
         let state = Open { results: vec![None; count], charges, remaining: count, done: Some(done) };
-        let state = Mutex::new(state);
-        Arc::new(Self { first, count: count as u64, deadline, started: Instant::now(), admission, state })
+        let (state, started, Numbers { first, request }) = (Mutex::new(state), Instant::now(), numbers);
+        Arc::new(Self { first, request, count: count as u64, deadline, canary, started, admission, state })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Open> {

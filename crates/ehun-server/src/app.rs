@@ -5,26 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ehun_documents::WorkerPool;
-use ehun_engine::Service;
-use ehun_models::{Model, Task};
+use ehun_models::Task;
 
-use crate::auth::Key;
-use crate::fault::{Fault, Kind};
+use crate::auth::{Key, Keys};
+use crate::fault::Fault;
 use crate::metrics::Metrics;
+pub use crate::services::Served;
+use crate::services::Services;
 use crate::tls::Tls;
 use crate::trace::Telling;
-
-/// A service with what its answers mean.
-pub struct Served {
-    /// Name in the configuration; clients name it as the model.
-    pub name: String,
-    /// The model: task, labels, prompts, limits.
-    pub model: Arc<Model>,
-    /// The engine's service.
-    pub service: Service,
-    /// How long a request may take.
-    pub deadline: Option<Duration>,
-}
 
 /// Bounds on what one request may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,21 +22,24 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Most items of a request. The engine splits them; this bounds memory.
     pub items: usize,
+    /// How long the head and the body of a request may each take to arrive.
+    pub slow: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes: 32 << 20, items: 8192 }
+        Self { body_bytes: 32 << 20, items: 8192, slow: Duration::from_secs(30) }
     }
 }
 
 /// All that a request may need. Shared by all of them.
 pub struct App {
-    served: Vec<Arc<Served>>,
+    /// The services by name.
+    pub services: Services,
     /// Bounds on requests.
     pub limits: Limits,
     /// Keys; none means that everything is allowed.
-    pub keys: Vec<Key>,
+    pub keys: Keys,
     /// Counters and histograms, also observed by the services.
     pub metrics: Arc<Metrics>,
     /// Parsers of documents, in processes of their own.
@@ -63,10 +55,12 @@ pub struct App {
 impl App {
     /// The services in their order: where a wire format names no model, the first with the task answers.
     pub fn new(served: Vec<Arc<Served>>, limits: Limits, keys: Vec<Key>, metrics: Arc<Metrics>) -> Self {
+        let services = Services::default();
+        served.into_iter().for_each(|served| services.add(served));
         Self {
-            served,
+            services,
             limits,
-            keys,
+            keys: Keys::new(keys),
             metrics,
             parsers: None,
             tls: None,
@@ -94,33 +88,14 @@ impl App {
         self
     }
 
-    /// All services.
-    pub fn services(&self) -> &[Arc<Served>] {
-        &self.served
+    /// The services that are loaded.
+    pub fn services(&self) -> Vec<Arc<Served>> {
+        self.services.live()
     }
 
     /// The service that a request means: by name where it gives one, else the first with the first of `tasks` that any has.
-    pub fn find(&self, name: Option<&str>, tasks: &[Task]) -> Result<&Arc<Served>, Fault> {
-        let can = |served: &&Arc<Served>| tasks.contains(&served.model.task());
-        let wanted: Vec<&str> = tasks.iter().map(|task| task.name()).collect();
-        let Some(name) = name.filter(|name| !name.is_empty()) else {
-            let first = |task: &Task| self.served.iter().find(|served| served.model.task() == *task);
-            return tasks.iter().find_map(first).ok_or_else(|| {
-                Fault::new(Kind::NotFound, format!("no service here has the task {}", wanted.join(" or ")))
-            });
-        };
-        let found = self.served.iter().find(|served| served.is_called(name));
-        let Some(found) = found else {
-            let known: Vec<&str> = self.served.iter().map(|served| served.name.as_str()).collect();
-            let message = format!("there is no model `{name}`; this server has {}", known.join(", "));
-            return Err(Fault::new(Kind::NotFound, message).at("model"));
-        };
-        if can(&found) {
-            return Ok(found);
-        }
-        let task = found.model.task();
-        Err(Fault::invalid(format!("`{name}` is a model for {task}, this route is for {}", wanted.join(" or ")))
-            .at("model"))
+    pub fn find(&self, name: Option<&str>, tasks: &[Task]) -> Result<Arc<Served>, Fault> {
+        self.services.find(name, tasks)
     }
 
     /// When the server started, in seconds since 1970.
@@ -136,13 +111,5 @@ impl App {
     /// From now on says that it is not ready, so that a balancer sends no more.
     pub fn close(&self) {
         self.ready.store(false, Ordering::SeqCst);
-    }
-}
-
-impl Served {
-    fn is_called(&self, name: &str) -> bool {
-        // Clients of other servers send the hub's name, with or without the organisation.
-        let model = self.model.name();
-        self.name == name || model == name || model.rsplit('/').next() == name.rsplit('/').next()
     }
 }

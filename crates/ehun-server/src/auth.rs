@@ -1,7 +1,9 @@
 //! API keys. The configuration holds their blake3 hashes, never the keys.
 
+use std::sync::{Arc, PoisonError, RwLock};
+
 use axum::http::{HeaderMap, header};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::fault::{Fault, Kind};
 
@@ -16,22 +18,62 @@ pub enum Scope {
 }
 
 /// A key as the configuration has it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
     /// A name for logs.
     pub name: String,
     /// blake3 of the key, in hexadecimal digits.
+    #[serde(deserialize_with = "hash")]
     pub blake3: String,
     /// What it allows.
     pub scope: Scope,
 }
 
+fn hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match blake3::Hash::from_hex(&text) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(serde::de::Error::custom(format!("`blake3` must be 64 hexadecimal digits, not `{text}`"))),
+    }
+}
+
+/// The keys that are valid now.
+#[derive(Debug, Default)]
+pub struct Keys(RwLock<Arc<[Key]>>);
+
+impl Keys {
+    /// These.
+    pub fn new(keys: Vec<Key>) -> Self {
+        Self(RwLock::new(keys.into()))
+    }
+
+    /// These from now on.
+    pub fn replace(&self, keys: Vec<Key>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys.into();
+    }
+
+    /// Whether any allows to change services.
+    pub fn has_admin(&self) -> bool {
+        self.all().iter().any(|key| key.scope == Scope::Admin)
+    }
+
+    fn all(&self) -> Arc<[Key]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// Checks the key of a request. Without any key in the configuration everything is allowed: then the server is meant for
 /// a trusted network.
-pub fn check(keys: &[Key], headers: &HeaderMap, needed: Scope) -> Result<(), Fault> {
+pub fn check(keys: &Keys, headers: &HeaderMap, needed: Scope) -> Result<(), Fault> {
+    who(keys, headers, needed).map(drop)
+}
+
+/// Checks the key of a request: its name, or `None` where there are no keys.
+pub fn who(keys: &Keys, headers: &HeaderMap, needed: Scope) -> Result<Option<String>, Fault> {
+    let keys = keys.all();
     if keys.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let given = headers
         .get(header::AUTHORIZATION)
@@ -46,7 +88,7 @@ pub fn check(keys: &[Key], headers: &HeaderMap, needed: Scope) -> Result<(), Fau
         Some(key) if needed == Scope::Admin && key.scope != Scope::Admin => {
             Err(Fault::new(Kind::Forbidden, format!("the key `{}` may not change services", key.name)))
         }
-        Some(_) => Ok(()),
+        Some(key) => Ok(Some(key.name.clone())),
     }
 }
 
@@ -61,7 +103,7 @@ mod tests {
             blake3: blake3::hash(name.as_bytes()).to_hex().to_string(),
             scope,
         };
-        let keys = [key("reader", Scope::Infer), key("root", Scope::Admin)];
+        let keys = Keys::new(vec![key("reader", Scope::Infer), key("root", Scope::Admin)]);
         let with = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
@@ -77,6 +119,9 @@ mod tests {
         ] {
             assert_eq!(check(&keys, &headers, needed).err().map(|fault| fault.kind), want, "{headers:?}");
         }
-        assert!(check(&[], &HeaderMap::new(), Scope::Admin).is_ok());
+        assert_eq!(who(&keys, &with("Bearer root"), Scope::Admin), Ok(Some("root".to_owned())));
+        keys.replace(vec![key("other", Scope::Infer)]);
+        assert!(check(&keys, &with("Bearer reader"), Scope::Infer).is_err(), "a key that was taken away");
+        assert_eq!(who(&Keys::default(), &HeaderMap::new(), Scope::Admin), Ok(None));
     }
 }

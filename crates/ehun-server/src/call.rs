@@ -1,6 +1,8 @@
 //! A request to the engine, awaited. Dropping the future (a client that hung up) cancels the work.
 
 use ehun_engine::{Answer, EngineError, Input, ItemOptions, Request, Response};
+use ehun_models::Model;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::app::Served;
@@ -76,6 +78,11 @@ pub async fn all(served: &Served, inputs: Vec<Input>, options: ItemOptions) -> R
 /// The one row of an answer.
 pub fn row(answer: Answer) -> Result<Vec<f32>, Fault> {
     Ok(ehun_engine::tasks::row(answer)?)
+}
+
+/// The model that gave an answer: a swap or a canary may have put another in place of the service's.
+pub fn model<'a>(served: &'a Served, answer: &'a Answer) -> &'a Arc<Model> {
+    answer.deployment.model.as_ref().unwrap_or(&served.model)
 }
 
 fn characters(input: &Input) -> usize {

@@ -6,6 +6,8 @@
 //! log = "json"                       # a line for each request: off, text, json
 //! otlp = "http://collector:4318"     # spans of requests, OpenTelemetry by OTLP/HTTP
 //! tls = { cert = "cert.pem", key = "key.pem" }   # absent is plain HTTP
+//! admin = "127.0.0.1:8081"           # swap, shadow, canary; "off" has no such listener
+//! audit = "audit.jsonl"              # every change of a service, one JSON object a line
 //!
 //! [service.search]
 //! task = "embed"                     # optional: what the checkpoint is made for
@@ -15,6 +17,8 @@
 //! precision = "f32"
 //! attention = "auto"
 //! threads = 2
+//! keep_warm_s = 3600                 # unloaded after an hour without requests, back with the next; absent is never
+//! probes = ["tide tables"]           # asked of both sides before a swap; absent is a list of Ehun's own
 //!
 //! [service.search.limits]
 //! queue_tokens = 200_000             # beyond it 429 with Retry-After
@@ -82,6 +86,12 @@ pub struct Config {
 pub struct ServerConfig {
     /// Address and port.
     pub listen: SocketAddr,
+    /// Where services are changed.
+    pub admin: AdminListen,
+    /// The audit log; absent is standard error.
+    pub audit: Option<PathBuf>,
+    /// How long the head and the body of a request may each take to arrive, in milliseconds.
+    pub slow_ms: u64,
     /// Most bytes of a body.
     pub body_bytes: usize,
     /// Most items of a request.
@@ -101,6 +111,9 @@ impl Default for ServerConfig {
         let limits = crate::app::Limits::default();
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            admin: AdminListen::Default,
+            audit: None,
+            slow_ms: limits.slow.as_millis() as u64,
             body_bytes: limits.body_bytes,
             items: limits.items,
             drain_ms: 10_000,
@@ -111,8 +124,51 @@ impl Default for ServerConfig {
     }
 }
 
+/// Where services are changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AdminListen {
+    /// The loopback address, at the port after the server's.
+    #[default]
+    Default,
+    /// Nowhere.
+    Off,
+    /// There.
+    At(SocketAddr),
+}
+
+impl AdminListen {
+    /// The address beside a server at `listen`.
+    pub fn beside(self, listen: SocketAddr) -> Option<SocketAddr> {
+        let next = if listen.port() == 0 { 0 } else { listen.port().wrapping_add(1) };
+        match self {
+            Self::Default => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, next))),
+            Self::Off => None,
+            Self::At(address) => Some(address),
+        }
+    }
+}
+
+impl std::str::FromStr for AdminListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            _ => {
+                text.parse().map(Self::At).map_err(|_| format!("`{text}` is neither an address with a port nor `off`"))
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AdminListen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// `[service.NAME]`
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
     /// What it is for; absent is what the checkpoint is made for.
@@ -120,7 +176,7 @@ pub struct ServiceConfig {
     /// Directory of the model; absent is the embedded one.
     pub model: Option<PathBuf>,
     /// Backends, the preferred first.
-    #[serde(default = "cpu")]
+    #[serde(default = "cpu", deserialize_with = "at_least_one")]
     pub backends: Vec<String>,
     /// In what the products are computed.
     #[serde(default)]
@@ -130,13 +186,18 @@ pub struct ServiceConfig {
     pub attention: Attention,
     /// Threads of a backend on the CPU.
     pub threads: Option<usize>,
+    /// Seconds without requests after which it is unloaded, until the next one; absent is never.
+    pub keep_warm_s: Option<u64>,
+    /// Texts that both sides are asked before a swap; empty is a list of Ehun's own.
+    #[serde(default)]
+    pub probes: Vec<String>,
     /// Bounds.
     #[serde(default)]
     pub limits: ServiceLimits,
 }
 
 /// `[service.NAME.limits]`
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServiceLimits {
     /// Most tokens in the service, from arrival to answer.
@@ -165,9 +226,30 @@ impl ServiceConfig {
             precision: Precision::default(),
             attention: Attention::default(),
             threads: None,
+            keep_warm_s: None,
+            probes: Vec::new(),
             limits: ServiceLimits::default(),
         }
     }
+
+    /// Whether `other` is the same model on the same backends, in the same way.
+    pub fn loads_like(&self, other: &Self) -> bool {
+        let of = |config: &Self| Self {
+            keep_warm_s: None,
+            probes: Vec::new(),
+            limits: ServiceLimits { max_tokens: config.limits.max_tokens, ..ServiceLimits::default() },
+            ..config.clone()
+        };
+        of(self) == of(other)
+    }
+}
+
+fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    if names.is_empty() {
+        return Err(serde::de::Error::custom("`backends` is empty: at least one is needed"));
+    }
+    Ok(names)
 }
 
 fn cpu() -> Vec<String> {
@@ -192,28 +274,26 @@ impl Config {
         }
         for service in config.service.values_mut() {
             if let Some(model) = &mut service.model {
-                *model = folder.join(&*model);
+                // What is no directory here may be the name of a model that was pulled.
+                let here = folder.join(&*model);
+                if here.exists() {
+                    *model = here;
+                }
             }
+        }
+        if let Some(audit) = &mut config.server.audit {
+            *audit = folder.join(&*audit);
         }
         Ok(config)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        for (name, service) in &config.service {
-            if service.backends.is_empty() {
-                return Err(format!("service.{name}.backends: at least one is needed"));
-            }
-        }
-        for key in &config.key {
-            if blake3::Hash::from_hex(&key.blake3).is_err() {
-                return Err(format!(
-                    "key `{}`: `blake3` must be 64 hexadecimal digits, not `{}`",
-                    key.name, key.blake3
-                ));
-            }
-        }
-        Ok(config)
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The JSON schema of the file.
+    pub fn schema() -> &'static str {
+        include_str!("ehun.schema.json")
     }
 }
 
@@ -247,14 +327,60 @@ mod tests {
             ("[service.a]\nmodle = \"x\"", &["line 2", "modle"]),
             ("[service.a]\ntask = \"dance\"", &["line 2", "dance"]),
             ("[service.a.limits]\nqueue_tokens = \"many\"", &["line 2", "queue_tokens"]),
-            ("[service.a]\nbackends = []", &["service.a.backends"]),
-            ("[[key]]\nname = \"k\"\nblake3 = \"12\"\nscope = \"infer\"", &["key `k`", "blake3"]),
+            ("[service.a]\nbackends = []", &["line 2", "backends"]),
+            ("[server]\nadmin = \"anywhere\"", &["line 2", "anywhere"]),
+            ("[service.a]\nattention = 1", &["line 2", "attention"]),
+            ("[[key]]\nname = \"k\"\nblake3 = \"12\"\nscope = \"infer\"", &["line 3", "blake3"]),
             ("[service.a", &["line 1"]),
         ] {
             let message = Config::parse(text).unwrap_err();
             for needle in needles {
                 assert!(message.contains(needle), "{text:?}: {message}");
             }
+        }
+    }
+
+    /// Keys and types of the schema are those that are read: each example value is taken, each value of another type and each
+    /// key that the schema does not have is refused.
+    #[test]
+    fn the_schema_is_what_is_read() {
+        let schema: serde_json::Value = serde_json::from_str(Config::schema()).unwrap();
+        let of = |name: &str| schema["$defs"][name]["properties"].as_object().unwrap();
+        let key = "name = \"k\"\nscope = \"infer\"\nblake3 = \"af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262\"\n";
+        for (name, table, besides) in [
+            ("server", "[server]", ""),
+            ("service", "[service.a]", ""),
+            ("limits", "[service.a.limits]", ""),
+            ("key", "[[key]]", key),
+        ] {
+            let error = Config::parse(&format!("{table}\nno_such_key = 1")).unwrap_err();
+            let (_, list) = error.split_once("expected").unwrap();
+            let mut read: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+            let mut described: Vec<&str> = of(name).keys().map(String::as_str).collect();
+            read.sort_unstable();
+            described.sort_unstable();
+            assert_eq!(described, read, "{table}");
+            for (property, about) in of(name) {
+                if about.get("$ref").is_some() {
+                    continue;
+                }
+                let besides: String =
+                    besides.split_inclusive('\n').filter(|line| !line.starts_with(&format!("{property} "))).collect();
+                let file = |value: &str| format!("{table}\n{property} = {value}\n{besides}");
+                let example = about["examples"][0].to_string().replace("\":", "\"=");
+                if let Err(error) = Config::parse(&file(&example)) {
+                    panic!("{property} = {example}: {error}");
+                }
+                // A date is nothing that any key takes.
+                assert!(Config::parse(&file("2026-12-02")).is_err(), "{property}");
+                let other = if about["type"] == "integer" { "\"1\"" } else { "1" };
+                assert!(Config::parse(&file(other)).is_err(), "{property} takes {other}");
+            }
+        }
+        for required in schema["$defs"]["key"]["required"].as_array().unwrap() {
+            let start = format!("{} ", required.as_str().unwrap());
+            let without: String = key.split_inclusive('\n').filter(|line| !line.starts_with(&start)).collect();
+            assert!(Config::parse(&format!("[[key]]\n{without}")).is_err(), "{required}");
         }
     }
 }

@@ -35,6 +35,12 @@ pub enum Kind {
     Backend,
     /// The service is ending or not ready yet.
     Unavailable,
+    /// The service was idle and is being loaded.
+    Starting,
+    /// A body or a header that does not come.
+    Slow,
+    /// Something else is under way, or the change was checked and refused.
+    Conflict,
 }
 
 /// A fault with a message for the person who reads the client's log.
@@ -95,7 +101,9 @@ impl Fault {
             Kind::Deadline => StatusCode::GATEWAY_TIMEOUT,
             Kind::Backend if style == Style::Tei => StatusCode::FAILED_DEPENDENCY,
             Kind::Backend => StatusCode::BAD_GATEWAY,
-            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Unavailable | Kind::Starting => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Slow => StatusCode::REQUEST_TIMEOUT,
+            Kind::Conflict => StatusCode::CONFLICT,
         }
     }
 
@@ -109,7 +117,7 @@ impl Fault {
                     Kind::Unauthorized => "authentication_error",
                     Kind::Forbidden => "permission_error",
                     Kind::Overloaded => "rate_limit_error",
-                    Kind::Backend | Kind::Unavailable | Kind::Deadline => "server_error",
+                    Kind::Backend | Kind::Unavailable | Kind::Starting | Kind::Deadline => "server_error",
                     _ => "invalid_request_error",
                 };
                 let code = match self.kind {
@@ -125,7 +133,7 @@ impl Fault {
                     Kind::Empty => "Empty",
                     Kind::Overloaded => "Overloaded",
                     Kind::Backend | Kind::Deadline => "Backend",
-                    Kind::Unavailable => "Unhealthy",
+                    Kind::Unavailable | Kind::Starting => "Unhealthy",
                     _ => "Validation",
                 };
                 json!({"error": self.message, "error_type": kind})
@@ -134,7 +142,10 @@ impl Fault {
             Style::Oip => json!({"error": self.message}),
         };
         let mut response = (status, Json(body)).into_response();
-        if self.kind == Kind::Overloaded {
+        if self.kind == Kind::Starting {
+            response.extensions_mut().insert(Starting);
+        }
+        if matches!(self.kind, Kind::Overloaded | Kind::Starting) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
         }
         response
@@ -146,16 +157,20 @@ impl Fault {
     fn grpc_response(&self) -> Response {
         let code: u8 = match self.kind {
             Kind::Empty | Kind::Malformed | Kind::Invalid | Kind::TooLarge => 3,
-            Kind::Deadline => 4,
+            Kind::Deadline | Kind::Slow => 4,
             Kind::NotFound => 5,
             Kind::Forbidden => 7,
             Kind::Overloaded => 8,
             Kind::Method => 12,
             Kind::Backend => 13,
-            Kind::Unavailable => 14,
+            Kind::Conflict => 9,
+            Kind::Unavailable | Kind::Starting => 14,
             Kind::Unauthorized => 16,
         };
         let mut response = StatusCode::OK.into_response();
+        if self.kind == Kind::Starting {
+            response.extensions_mut().insert(Starting);
+        }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert("grpc-status", HeaderValue::from(u16::from(code)));
@@ -178,6 +193,9 @@ fn percent_encoded(text: &str) -> String {
     }
     out
 }
+/// Marks an answer that would be another one if the request waited until its service is loaded.
+#[derive(Debug, Clone, Copy)]
+pub struct Starting;
 
 /// What a client that was turned away is told to wait: about what a full queue takes to empty.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

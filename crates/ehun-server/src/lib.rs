@@ -6,7 +6,11 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`app`] | [`App`]: the services by name, limits, keys, metrics |
+//! | [`app`] | [`App`]: services, limits, keys, metrics |
+//! | [`services`] | the services by name: which are loaded, which are idle |
+//! | [`host`] | [`Host`]: swap, shadow, canary, reload, idle services |
+//! | [`admin`] | the administration's own listener |
+//! | [`audit`] | the log of changes |
 //! | [`config`] | `ehun.toml` |
 //! | [`fault`] | [`Fault`]: what can go wrong, and how each wire format says it |
 //! | [`call`] | a request to the engine, awaited; dropping it cancels the work |
@@ -17,23 +21,30 @@
 //! | [`tls`] | TLS in front of them |
 //! | [`trace`], [`otlp`] | a line and spans for each request |
 
+pub mod admin;
 pub mod app;
+pub mod audit;
 pub mod auth;
 pub mod call;
 pub mod config;
 pub mod fault;
+pub mod host;
 pub mod listen;
 pub mod metrics;
 pub mod otlp;
+pub mod services;
 pub mod tls;
 pub mod trace;
 
+mod accept;
 mod body;
 mod wire;
 
 pub use app::{App, Limits, Served};
+pub use audit::Audit;
 pub use config::{Config, ConfigError};
 pub use fault::{Fault, Kind};
-pub use listen::{ServerError, serve, terminated};
+pub use host::{Host, HostError, Loaded, Loader};
+pub use listen::{ServerError, hangups, serve, terminated};
 pub use metrics::Metrics;
 pub use tls::{Tls, TlsError, TlsFiles};

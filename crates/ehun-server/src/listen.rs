@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::serve::{Listener, ListenerExt};
 
+use crate::accept;
 use crate::app::App;
 use crate::auth::{self, Scope};
 use crate::call::Cost;
-use crate::fault::{Fault, Kind, Style};
+use crate::fault::{Fault, Kind, Starting, Style};
 use crate::trace::{self, Answered, Context, REQUEST_ID};
 use crate::wire;
 
@@ -29,6 +31,14 @@ pub enum ServerError {
         address: SocketAddr,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// Everyone could change services.
+    #[error(
+        "the administration may not listen on {address} without keys: anyone could change services; add a [[key]] with scope = \"admin\", or use a loopback address"
+    )]
+    OpenAdmin {
+        /// The address.
+        address: SocketAddr,
     },
     /// The runtime could not be started, or accepting failed.
     #[error("the server stopped: {0}")]
@@ -77,7 +87,7 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
             let message = format!("the body is larger than the limit of {} bytes", app.limits.body_bytes);
             Fault::new(Kind::TooLarge, message).response(style)
         }
-        _ => next.run(request).await,
+        _ => answered(&app, request, next, style).await,
     };
     let status = response.status().as_u16();
     app.metrics.request(&route, status);
@@ -87,6 +97,50 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let cost = response.extensions_mut().remove::<Cost>();
     app.telling.tell(Answered { id, context, method, route, status, start, elapsed: begun.elapsed(), cost });
     response
+}
+
+/// The answer, once the body is here. Where the service that is asked for was idle, it is loaded and asked again.
+async fn answered(app: &App, request: Request, next: Next, style: Style) -> Response {
+    let (parts, body) = request.into_parts();
+    let read = tokio::time::timeout(app.limits.slow, axum::body::to_bytes(body, app.limits.body_bytes)).await;
+    let body = match read {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            let message =
+                format!("the body is larger than the limit of {} bytes, or was cut off", app.limits.body_bytes);
+            return Fault::new(Kind::TooLarge, message).response(style);
+        }
+        Err(_) => {
+            let message = format!("the body did not come within {} ms", app.limits.slow.as_millis());
+            return Fault::new(Kind::Slow, message).response(style);
+        }
+    };
+    let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
+    let response = next.clone().run(again()).await;
+    if response.extensions().get::<Starting>().is_none() {
+        return response;
+    }
+    match tokio::time::timeout(LOADING, app.services.settled()).await {
+        Ok(()) => next.clone().run(again()).await,
+        Err(_) => response,
+    }
+}
+
+/// How long a request waits for a service that was idle, before it is told to come again.
+const LOADING: Duration = Duration::from_secs(20);
+
+/// Calls `reload` whenever the process is told to read its configuration again (SIGHUP).
+pub async fn hangups(reload: impl Fn() + Send + 'static) {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+        while hangup.recv().await.is_some() {
+            reload();
+        }
+    }
+    #[cfg(not(unix))]
+    drop(reload);
 }
 
 /// Listens on `address` until `stop` is ready, then says that it is not ready, waits up to `drain` for what is in flight,
@@ -120,7 +174,8 @@ where
 {
     let (stopped, stopping) = tokio::sync::oneshot::channel();
     let closing = Arc::clone(&app);
-    let server = axum::serve(listener, router(app)).with_graceful_shutdown(async move {
+    let slow = app.limits.slow;
+    let server = accept::serve(listener, router(app), slow, async move {
         stop.await;
         closing.close();
         let _ = stopped.send(());
@@ -133,7 +188,7 @@ where
         }
     };
     tokio::select! {
-        result = std::future::IntoFuture::into_future(server) => Ok(result?),
+        result = server => Ok(result?),
         () = bound => Ok(()),
     }
 }

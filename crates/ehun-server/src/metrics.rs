@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use ehun_engine::rollout::Phase;
 use ehun_engine::{BatchEvent, EngineError, HealthState, Observer};
 
 use crate::app::App;
@@ -53,16 +54,31 @@ struct OfService {
 pub struct Metrics {
     services: Mutex<BTreeMap<String, OfService>>,
     requests: Mutex<BTreeMap<(String, u16), u64>>,
+    /// Changes by service, what was asked, and how it ended.
+    rollouts: Mutex<BTreeMap<(String, String, String), u64>>,
     next_id: std::sync::atomic::AtomicU64,
 }
 
 impl Metrics {
     /// Metrics with every series of `services` at 0.
     pub fn new<'a>(services: impl IntoIterator<Item = &'a str>) -> Self {
+        let metrics = Self::default();
+        services.into_iter().for_each(|name| metrics.add(name));
+        metrics
+    }
+
+    /// Adds a service, with every series of it at 0. One that is there keeps its counts.
+    pub fn add(&self, service: &str) {
         let empty =
             || OfService { outcomes: OUTCOMES.iter().map(|outcome| (*outcome, 0)).collect(), ..OfService::default() };
-        let services = services.into_iter().map(|name| (name.to_owned(), empty())).collect();
-        Self { services: Mutex::new(services), requests: Mutex::default(), next_id: Default::default() }
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        services.entry(service.to_owned()).or_insert_with(empty);
+    }
+
+    /// Counts a change of a service: what was asked and how it ended.
+    pub fn rollout(&self, service: &str, action: &str, outcome: &str) {
+        let key = (service.to_owned(), action.to_owned(), outcome.to_owned());
+        *self.rollouts.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
     }
 
     /// A number that no other request of this process has, for formats that want an id.
@@ -157,8 +173,63 @@ impl Metrics {
         out.family("ehun_spans_dropped", "counter", "Requests whose spans the collector of traces was too slow for");
         let dropped = app.telling.exporter.as_ref().map_or(0, |exporter| exporter.dropped());
         let _ = writeln!(out.0, "ehun_spans_dropped_total {dropped}");
+        self.rollouts_text(app, &mut out);
         out.0.push_str("# EOF\n");
         out.0
+    }
+
+    fn rollouts_text(&self, app: &App, out: &mut Text) {
+        out.family("ehun_service_loaded", "gauge", "1 where the service is loaded, 0 where it is idle");
+        for entry in app.services.entries() {
+            out.line("ehun_service_loaded", &[("service", &entry.name)], &i32::from(entry.live().is_some()));
+        }
+        out.family("ehun_rollouts", "counter", "Changes by what was asked and how it ended");
+        for ((service, action, outcome), count) in self.rollouts.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let labels = [("service", service.as_str()), ("action", action), ("outcome", outcome)];
+            out.line("ehun_rollouts_total", &labels, count);
+        }
+        let live = app.services();
+        let reports: Vec<_> = live.iter().map(|served| (served.name.as_str(), served.service.rollout())).collect();
+        out.family("ehun_rollout_phase", "gauge", "1 for what is under way in the service");
+        for (service, report) in &reports {
+            for phase in Phase::ALL {
+                let labels = [("service", *service), ("phase", phase.name())];
+                out.line("ehun_rollout_phase", &labels, &i32::from(report.phase == phase));
+            }
+        }
+        out.family("ehun_rollout_share_percent", "gauge", "Share of the requests that the candidate gets");
+        for (service, report) in &reports {
+            out.line("ehun_rollout_share_percent", &[("service", service)], &report.percent.unwrap_or(0.0));
+        }
+        out.family("ehun_rollout_items", "gauge", "Items of the comparison that is under way");
+        for (service, report) in &reports {
+            let of = report.figures.clone().unwrap_or_default();
+            for (result, count) in [
+                ("mirrored", of.mirrored),
+                ("dropped", of.dropped),
+                ("compared", of.compared),
+                ("refused", of.refused),
+                ("incomparable", of.incomparable),
+                ("label_flips", of.label_flips),
+            ] {
+                out.line("ehun_rollout_items", &[("service", service), ("result", result)], &count);
+            }
+        }
+        let figures = || reports.iter().filter_map(|(service, report)| Some((*service, report.figures.as_ref()?)));
+        out.family("ehun_rollout_cosine_drift", "gauge", "1 - cosine of the candidate's answers to the baseline's");
+        for (service, drift) in figures().filter_map(|(service, of)| Some((service, of.cosine_drift?))) {
+            for (statistic, value) in [("median", drift.median), ("p99", drift.p99), ("worst", drift.worst)] {
+                out.line("ehun_rollout_cosine_drift", &[("service", service), ("statistic", statistic)], &value);
+            }
+        }
+        out.family("ehun_rollout_rank_correlation", "gauge", "Mean of Kendall's tau-b of the candidate's ranking");
+        for (service, tau) in figures().filter_map(|(service, of)| Some((service, of.rank_correlation?))) {
+            out.line("ehun_rollout_rank_correlation", &[("service", service)], &tau);
+        }
+        out.family("ehun_rollout_latency_ratio", "gauge", "Time by token, candidate to baseline");
+        for (service, ratio) in figures().filter_map(|(service, of)| Some((service, of.latency_ratio?))) {
+            out.line("ehun_rollout_latency_ratio", &[("service", service)], &ratio);
+        }
     }
 }
 

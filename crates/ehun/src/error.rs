@@ -72,6 +72,12 @@ pub enum CommandError {
     /// The server could not listen, or stopped.
     #[error(transparent)]
     Server(#[from] ehun_server::ServerError),
+    /// A service could not be started.
+    #[error(transparent)]
+    Host(#[from] ehun_server::HostError),
+    /// A server that was asked did not do what it was asked.
+    #[error("{0}")]
+    Refused(String),
     /// The configuration of the server is not what it should be.
     #[error(transparent)]
     Config(#[from] ehun_server::ConfigError),

@@ -55,6 +55,8 @@ enum Command {
     Compare(run::compare::Compare),
     /// The server: OpenAI, TEI, Cohere and Open Inference Protocol in front of one or many models
     Serve(run::serve::Serve),
+    /// What a running server serves; swap, shadow, canary, promote, abort
+    Ctl(run::ctl::Ctl),
     /// Compile a model ahead of time for a TPU that is not there, with memory and cost by bucket
     Compile(run::compile::Compile),
     /// Write a model as an ONNX file, or as a StableHLO program, for other runtimes
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Conform(command) => command.run(),
         Command::Compare(command) => command.run(),
         Command::Serve(command) => command.run(),
+        Command::Ctl(command) => command.run(),
         Command::Compile(command) => command.run(),
         Command::Export(command) => command.run(),
         Command::Models(command) => command.run(),

@@ -68,7 +68,7 @@ async fn rerank_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
     if texts.len() > app.limits.items {
         return Err(Fault::invalid(format!("{} documents, at most {} are allowed", texts.len(), app.limits.items)));
     }
-    let (ranked, cost) = tei::ranking(served, &request.query, &texts, false, ItemOptions::default()).await?;
+    let (ranked, cost) = tei::ranking(&served, &request.query, &texts, false, ItemOptions::default()).await?;
     let results: Vec<Value> = ranked
         .into_iter()
         .take(request.top_n.unwrap_or(usize::MAX))
@@ -133,7 +133,7 @@ async fn embed_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
     let options = ItemOptions { truncation, prompt: prompt.map(|name| (*name).into()) };
     let types = request.embedding_types.unwrap_or_else(|| vec!["float".to_owned()]);
     let items = texts.iter().map(|text| Input::from(text.as_str())).collect();
-    let (answers, cost) = call::all(served, items, options).await?;
+    let (answers, cost) = call::all(&served, items, options).await?;
     let mut by_type: BTreeMap<&str, Vec<Value>> = types.iter().map(|name| (name.as_str(), Vec::new())).collect();
     for answer in answers {
         let mut vector = call::row(answer)?;

@@ -91,7 +91,7 @@ async fn model_metadata(State(app): State<Arc<App>>, body: Bytes) -> Response {
             };
             all.into_iter().map(one).collect()
         };
-        let (inputs, outputs) = oip_core::describe(served);
+        let (inputs, outputs) = oip_core::describe(&served);
         let metadata = ModelMetadata {
             name: served.name.clone(),
             versions: vec![oip_core::VERSION.to_owned()],
@@ -122,7 +122,7 @@ async fn infer(app: &App, body: &Bytes) -> Result<(InferResponse, Cost), Fault> 
         .map(|(i, tensor)| of_input(tensor, raw.get(i).map(Vec::as_slice)))
         .collect::<Result<Vec<_>, _>>()?;
     let wanted: Vec<String> = request.outputs.iter().map(|output| output.name.clone()).collect();
-    let (outputs, cost) = oip_core::infer(app, served, &tensors, &wanted).await?;
+    let (outputs, cost) = oip_core::infer(app, &served, &tensors, &wanted).await?;
     let mut response = InferResponse {
         model_name: served.name.clone(),
         model_version: oip_core::VERSION.to_owned(),

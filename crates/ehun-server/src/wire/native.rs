@@ -26,6 +26,7 @@ use crate::app::App;
 use crate::body::parse;
 use crate::call::{self, Cost};
 use crate::fault::{Fault, Kind, Style};
+use crate::services::{Entry, State as Is};
 use crate::wire::with_cost;
 
 pub fn routes() -> Router<Arc<App>> {
@@ -93,13 +94,13 @@ async fn results(
     app: &App,
     request: &mut ItemsRequest,
     task: Task,
-    each: impl Fn(&crate::app::Served, ehun_engine::Answer, &Input) -> Result<Value, Fault>,
+    each: impl Fn(&crate::services::Served, ehun_engine::Answer, &Input) -> Result<Value, Fault>,
 ) -> Result<(Value, Cost), Fault> {
     let served = app.find(request.model.as_deref(), &[task])?;
     let items = request.items(app)?;
-    let (answers, cost) = call::each(served, items.clone(), ItemOptions::default()).await?;
+    let (answers, cost) = call::each(&served, items.clone(), ItemOptions::default()).await?;
     let one = |(answer, item): (Result<ehun_engine::Answer, ehun_engine::EngineError>, &Input)| {
-        let value = answer.map_err(Fault::from).and_then(|answer| each(served, answer, item));
+        let value = answer.map_err(Fault::from).and_then(|answer| each(&served, answer, item));
         value.unwrap_or_else(|fault| json!({"error": fault.message}))
     };
     let all: Vec<Value> = answers.into_iter().zip(&items).map(one).collect();
@@ -111,7 +112,8 @@ async fn classify(State(app): State<Arc<App>>, body: Bytes) -> Response {
         let mut request: ItemsRequest = parse(&body)?;
         let (raw, top_k) = (request.raw_scores, request.top_k);
         results(&app, &mut request, Task::Classify, |served, answer, _| {
-            Ok(json!(served.model.label_scores(&call::row(answer)?, raw, top_k)?))
+            let model = Arc::clone(call::model(served, &answer));
+            Ok(json!(model.label_scores(&call::row(answer)?, raw, top_k)?))
         })
         .await
     };
@@ -122,7 +124,8 @@ async fn sparse(State(app): State<Arc<App>>, body: Bytes) -> Response {
     let run = async {
         let mut request: ItemsRequest = parse(&body)?;
         results(&app, &mut request, Task::Sparse, |served, answer, _| {
-            Ok(json!(served.model.sparse_terms(&call::row(answer)?)))
+            let model = Arc::clone(call::model(served, &answer));
+            Ok(json!(model.sparse_terms(&call::row(answer)?)))
         })
         .await
     };
@@ -146,7 +149,7 @@ async fn tag_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
         inputs.extend(of_text.inputs.iter().map(|input| Input::Tokens(input.token_ids.as_slice().into())));
         windows.push((text, of_text));
     }
-    let (answers, cost) = call::each(served, inputs, ItemOptions::default()).await?;
+    let (answers, cost) = call::each(&served, inputs, ItemOptions::default()).await?;
     let mut answers = answers.into_iter();
     let mut all = Vec::with_capacity(windows.len());
     for (text, of_text) in &windows {
@@ -207,7 +210,7 @@ async fn documents(State(app): State<Arc<App>>, RawQuery(query): RawQuery, body:
 
 /// Parses a file in an isolated worker, cuts it into chunks for the embedding service and embeds them.
 async fn documents_value(app: &Arc<App>, name: Option<String>, body: Bytes) -> Result<(Value, Cost), Fault> {
-    let served = Arc::clone(app.find(None, &[Task::Embed])?);
+    let served = app.find(None, &[Task::Embed])?;
     let Some(pool) = app.parsers.clone() else {
         return Err(Fault::new(Kind::NotFound, "this server was started without document parsers"));
     };
@@ -251,25 +254,34 @@ async fn documents_value(app: &Arc<App>, name: Option<String>, body: Bytes) -> R
 }
 
 async fn services(State(app): State<Arc<App>>) -> Response {
-    let all: Vec<Value> = app
-        .services()
-        .iter()
-        .map(|served| {
-            let deployment = served.service.deployment();
-            let backends: Vec<Value> =
-                deployment.lanes.iter().map(|lane| json!({"name": lane.name(), "health": lane.health()})).collect();
-            json!({
-                "name": served.name,
-                "task": served.model.task(),
-                "model": deployment.label,
-                "weights": served.model.weight_hash(),
-                "max_tokens": served.model.max_tokens(),
-                "backends": backends,
-                "load": served.service.load(),
-            })
-        })
-        .collect();
-    Json(json!({"services": all})).into_response()
+    Json(status(&app)).into_response()
+}
+
+/// What serves what, how it is, and what is under way.
+pub fn status(app: &App) -> Value {
+    let all: Vec<Value> = app.services.entries().iter().map(|entry| of_entry(entry)).collect();
+    json!({"services": all})
+}
+
+fn of_entry(entry: &Entry) -> Value {
+    let state = entry.state();
+    let Is::Live(served) = &state else {
+        return json!({"name": entry.name, "state": state.name(), "task": entry.task(), "model": entry.model()});
+    };
+    let deployment = served.service.deployment();
+    let backends: Vec<Value> =
+        deployment.lanes.iter().map(|lane| json!({"name": lane.name(), "health": lane.health()})).collect();
+    json!({
+        "name": served.name,
+        "state": state.name(),
+        "task": served.model.task(),
+        "model": deployment.label,
+        "weights": served.model.weight_hash(),
+        "max_tokens": served.model.max_tokens(),
+        "backends": backends,
+        "load": served.service.load(),
+        "rollout": served.service.rollout(),
+    })
 }
 
 async fn openapi() -> Response {

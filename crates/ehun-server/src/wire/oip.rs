@@ -69,7 +69,7 @@ async fn model_version(State(app): State<Arc<App>>, Path((name, version)): Path<
                 let one = |(name, datatype, shape)| json!({"name": name, "datatype": datatype, "shape": shape});
                 all.into_iter().map(one).collect()
             };
-            let (inputs, outputs) = oip_core::describe(served);
+            let (inputs, outputs) = oip_core::describe(&served);
             Json(json!({
                 "name": served.name,
                 "versions": [oip_core::VERSION],
@@ -152,7 +152,7 @@ async fn infer_response(
         return Err(Fault::invalid(format!("{} bytes are left after the last binary tensor", binary.len())));
     }
     let wanted: Vec<String> = request.outputs.iter().map(|output| output.name.clone()).collect();
-    let (outputs, cost) = oip_core::infer(app, served, &tensors, &wanted).await?;
+    let (outputs, cost) = oip_core::infer(app, &served, &tensors, &wanted).await?;
     let as_binary = |output: &Output| match request.outputs.iter().find(|wanted| wanted.name == output.name) {
         Some(wanted) => wanted.parameters.binary_data,
         None => request.parameters.binary_data_output,

@@ -4,6 +4,8 @@
 //! `[items, length]` with `attention_mask` telling padding. Outputs, all FP32: `embedding` `[items, width]`; `score` `[items]`
 //! and `logits` `[items, labels]`; or `scores` and `logits` `[items, labels]`. `logits` is given where it is asked for.
 
+use std::sync::Arc;
+
 use ehun_engine::{Input, ItemOptions};
 use ehun_models::Task;
 
@@ -61,7 +63,7 @@ pub type Description = (&'static str, &'static str, Vec<i64>);
 pub const INTEGERS: [&str; 4] = ["INT64", "INT32", "UINT64", "UINT32"];
 
 /// The service `name`, in its version where one is given.
-pub fn find<'a>(app: &'a App, name: &str, version: &str) -> Result<&'a Served, Fault> {
+pub fn find(app: &App, name: &str, version: &str) -> Result<Arc<Served>, Fault> {
     let served = app.find(Some(name), &TASKS)?;
     if version.is_empty() || version == VERSION {
         return Ok(served);

@@ -13,7 +13,7 @@ use ehun_models::{Task, tasks};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::body::parse;
 use crate::call::{self, Cost};
 use crate::fault::{Fault, Kind, Style};
@@ -116,7 +116,7 @@ async fn embed(app: &App, body: &Bytes) -> Result<(EmbeddingsAnswer, Cost), Faul
     }
     // OpenAI refuses what is too long; cutting it would be silent.
     let options = ItemOptions { truncation: ehun_engine::Truncation::Refuse, prompt: None };
-    let (answers, cost) = call::all(served, inputs, options).await?;
+    let (answers, cost) = call::all(&served, inputs, options).await?;
     let mut data = Vec::with_capacity(answers.len());
     for (index, answer) in answers.into_iter().enumerate() {
         let mut vector = call::row(answer)?;
@@ -140,19 +140,19 @@ pub fn base64_of(vector: &[f32]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-fn entry(app: &App, served: &Served) -> Value {
-    json!({"id": served.name, "object": "model", "created": app.started(), "owned_by": served.model.name()})
+fn entry(app: &App, name: &str, model: &str) -> Value {
+    json!({"id": name, "object": "model", "created": app.started(), "owned_by": model})
 }
 
 async fn models(State(app): State<Arc<App>>) -> Response {
-    let data: Vec<Value> = app.services().iter().map(|served| entry(&app, served)).collect();
+    let data: Vec<Value> = app.services.entries().iter().map(|of| entry(&app, &of.name, &of.model())).collect();
     Json(json!({"object": "list", "data": data})).into_response()
 }
 
 async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response {
     let all = [Task::Embed, Task::Rerank, Task::Classify, Task::Tag, Task::Sparse, Task::Tokens];
     match app.find(Some(&name), &all) {
-        Ok(served) => Json(entry(&app, served)).into_response(),
+        Ok(served) => Json(entry(&app, &served.name, served.model.name())).into_response(),
         Err(fault) => fault.response(Style::OpenAi),
     }
 }

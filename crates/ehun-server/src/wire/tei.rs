@@ -164,7 +164,7 @@ async fn embed_value(app: &App, body: &Bytes) -> Result<(Vec<Vec<f32>>, Cost), F
         ));
     }
     let items = request.inputs.into_items(app)?;
-    let (answers, cost) = call::all(served, items, request.cut.options()).await?;
+    let (answers, cost) = call::all(&served, items, request.cut.options()).await?;
     let mut vectors = Vec::with_capacity(answers.len());
     for answer in answers {
         let mut vector = call::row(answer)?;
@@ -197,7 +197,7 @@ async fn embed_all_value(app: &App, body: &Bytes) -> Result<(Vec<Vec<Vec<f32>>>,
     let request: PlainRequest = parse(body)?;
     let served = app.find(None, &[Task::Tokens])?;
     let items = request.inputs.into_items(app)?;
-    let (answers, cost) = call::all(served, items, request.cut.options()).await?;
+    let (answers, cost) = call::all(&served, items, request.cut.options()).await?;
     let rows = |answer: Answer| -> Vec<Vec<f32>> {
         let value = answer.output.values.into_iter().next();
         value.map_or_else(Vec::new, |value| value.data.chunks(value.width.max(1)).map(<[f32]>::to_vec).collect())
@@ -213,7 +213,7 @@ async fn embed_sparse_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fa
     let request: PlainRequest = parse(body)?;
     let served = app.find(None, &[Task::Sparse])?;
     let items = request.inputs.into_items(app)?;
-    let (answers, cost) = call::all(served, items, request.cut.options()).await?;
+    let (answers, cost) = call::all(&served, items, request.cut.options()).await?;
     let mut all = Vec::with_capacity(answers.len());
     for answer in answers {
         let terms: Vec<Value> = call::row(answer)?
@@ -267,10 +267,11 @@ async fn predict_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> 
         PredictInputs::Batch(batch) => (batch.into_iter().map(text_or_pair).collect::<Result<_, _>>()?, false),
     };
     check(&items, app)?;
-    let (answers, cost) = call::all(served, items, request.cut.options()).await?;
+    let (answers, cost) = call::all(&served, items, request.cut.options()).await?;
     let mut all = Vec::with_capacity(answers.len());
     for answer in answers {
-        all.push(json!(served.model.label_scores(&call::row(answer)?, request.raw_scores, None)?));
+        let model = Arc::clone(call::model(&served, &answer));
+        all.push(json!(model.label_scores(&call::row(answer)?, request.raw_scores, None)?));
     }
     let body = if one { all.pop().unwrap_or_default() } else { json!(all) };
     Ok((body, cost))
@@ -307,7 +308,7 @@ async fn rerank_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
         return Err(Fault::invalid(format!("{} texts, at most {} are allowed", request.texts.len(), app.limits.items)));
     }
     let (ranked, cost) =
-        ranking(served, &request.query, &request.texts, request.raw_scores, request.cut.options()).await?;
+        ranking(&served, &request.query, &request.texts, request.raw_scores, request.cut.options()).await?;
     let rows: Vec<Value> = ranked
         .into_iter()
         .map(|(index, score)| match request.return_text {
@@ -331,7 +332,8 @@ pub async fn ranking(
     let (answers, cost) = call::all(served, items, options).await?;
     let mut ranked = Vec::with_capacity(answers.len());
     for (index, answer) in answers.into_iter().enumerate() {
-        ranked.push((index, served.model.rerank_score(&call::row(answer)?, raw)?));
+        let model = Arc::clone(call::model(served, &answer));
+        ranked.push((index, model.rerank_score(&call::row(answer)?, raw)?));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     Ok((ranked, cost))
@@ -363,7 +365,7 @@ async fn similarity_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Faul
     let all = std::iter::once(request.inputs.source_sentence).chain(request.inputs.sentences);
     let items: Vec<Input> = all.map(Input::from).collect();
     check(&items, app)?;
-    let (answers, cost) = call::all(served, items, request.parameters.options()).await?;
+    let (answers, cost) = call::all(&served, items, request.parameters.options()).await?;
     let vectors = answers.into_iter().map(call::row).collect::<Result<Vec<_>, _>>()?;
     let (source, rest) = vectors.split_first().unwrap_or((const { &Vec::new() }, &[]));
     let cosines: Vec<f32> = rest.iter().map(|vector| tasks::embed::Similarity::Cosine.of(source, vector)).collect();
@@ -392,13 +394,17 @@ async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Response {
     answer(tokenize_value(&app, &body).map(|value| (value, Cost::default())))
 }
 
-fn first(app: &App) -> Result<&Arc<Served>, Fault> {
-    app.services().first().ok_or_else(|| Fault::new(Kind::NotFound, "this server has no service"))
+/// The first service, whatever it does.
+fn first(app: &App) -> Result<Arc<Served>, Fault> {
+    let entry = app.services.entries().into_iter().next();
+    let entry = entry.ok_or_else(|| Fault::new(Kind::NotFound, "this server has no service"))?;
+    app.find(Some(&entry.name), &[entry.task()])
 }
 
 fn tokenize_value(app: &App, body: &Bytes) -> Result<Value, Fault> {
     let request: TokenizeRequest = parse(body)?;
-    let tokenizer = first(app)?.model.tokenizer();
+    let served = first(app)?;
+    let tokenizer = served.model.tokenizer();
     let texts = match request.inputs {
         Texts::One(text) => vec![text],
         Texts::Many(texts) => texts,
@@ -445,7 +451,8 @@ async fn decode(State(app): State<Arc<App>>, body: Bytes) -> Response {
 
 fn decode_value(app: &App, body: &Bytes) -> Result<Value, Fault> {
     let request: DecodeRequest = parse(body)?;
-    let tokenizer = first(app)?.model.tokenizer();
+    let served = first(app)?;
+    let tokenizer = served.model.tokenizer();
     let all = match request.ids {
         Ids::One(ids) => vec![ids],
         Ids::Many(many) => many,
@@ -456,8 +463,9 @@ fn decode_value(app: &App, body: &Bytes) -> Result<Value, Fault> {
 }
 
 async fn info(State(app): State<Arc<App>>) -> Response {
-    let Ok(served) = first(&app) else {
-        return Fault::new(Kind::NotFound, "this server has no service").response(Style::Tei);
+    let served = match first(&app) {
+        Ok(served) => served,
+        Err(fault) => return fault.response(Style::Tei),
     };
     let model = &served.model;
     let labels: BTreeMap<String, usize> =

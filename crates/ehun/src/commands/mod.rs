@@ -5,6 +5,7 @@ pub mod classify;
 pub mod compare;
 pub mod compile;
 pub mod conform;
+pub mod ctl;
 pub mod embed;
 pub mod explain;
 pub mod export;

@@ -1,32 +1,36 @@
 //! `ehun serve`: the server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use ehun_backend::Options;
 use ehun_documents::{PoolOptions, WorkerPool};
-use ehun_engine::{Deployment, Observer, Service, ServiceConfig};
-use ehun_server::config::ServiceConfig as Wanted;
+use ehun_engine::Deployment;
+use ehun_server::config::{AdminListen, ServiceConfig};
 use ehun_server::otlp::Exporter;
 use ehun_server::trace::{LogFormat, Telling};
-use ehun_server::{App, Config, Limits, Metrics, Served, Tls, TlsFiles};
+use ehun_server::{App, Audit, Config, Host, Limits, Loaded, Loader, Metrics, Tls, TlsFiles};
 
 use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
+use crate::output::line;
 use crate::session::{checkpoint, lanes, program_cache, workers};
 
 /// Flags of `ehun serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The services; without it the embedded model is served on the CPU
+    /// The services; without it the embedded model is served on the CPU. SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port [default: the file's, or 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Where services are changed (`ehun ctl`), or `off` [default: the file's, or 127.0.0.1 at the next port]
+    #[arg(long, value_name = "ADDRESS|off")]
+    admin: Option<AdminListen>,
     /// Directory of a model to serve instead of the embedded one, where there is no file
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     model: Option<PathBuf>,
@@ -45,60 +49,46 @@ pub struct Serve {
     /// Load attention plug-ins that have not passed `ehun conform` on this machine
     #[arg(long)]
     trust: bool,
+    /// Print the JSON schema of the file and end
+    #[arg(long)]
+    schema: bool,
 }
 
 impl Serve {
     /// Serves until SIGTERM or Ctrl-C.
     pub fn run(self) -> CommandResult {
+        if self.schema {
+            line(Config::schema().trim_end())?;
+            return Ok(Outcome::Done);
+        }
         let mut config = match &self.config {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         };
         if config.service.is_empty() {
-            let wanted = Wanted { model: self.model.clone(), ..Wanted::embedded() };
+            let wanted = ServiceConfig { model: self.model.clone(), ..ServiceConfig::embedded() };
             config.service.insert("default".to_owned(), wanted);
         }
-        for wanted in config.service.values() {
-            passed::require(wanted.backends.iter().map(String::as_str), &wanted.attention, self.trust)?;
-        }
-        let metrics = Arc::new(Metrics::new(config.service.keys().map(String::as_str)));
-        let mut served = Vec::new();
-        for (name, wanted) in &config.service {
-            eprintln!("loading service {name}");
-            served.push(Arc::new(start(name, wanted, &metrics)?));
-        }
+        let address = self.listen.unwrap_or(config.server.listen);
+        let admin = self.admin.unwrap_or(config.server.admin);
+        let drain = Duration::from_millis(config.server.drain_ms);
         let files = match (self.tls_cert, self.tls_key) {
             (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
             _ => config.server.tls.take(),
         };
         let tls = files.map(|files| Tls::read(&files)).transpose()?;
-        let scheme = if tls.is_some() { "https" } else { "http" };
         let exporter = self.otlp.or(config.server.otlp.take()).map(|url| Exporter::start(&url)).transpose();
         let exporter = exporter.map_err(CommandError::io("the thread that sends traces"))?.map(Arc::new);
         let telling = Telling { log: self.log.unwrap_or(config.server.log), exporter };
-        let limits = Limits { body_bytes: config.server.body_bytes, items: config.server.items };
-        let parsers = Arc::new(WorkerPool::new(PoolOptions::default())?);
-        let app = Arc::new(
-            App::new(served, limits, config.key, metrics).with_parsers(parsers).with_tls(tls).with_telling(telling),
-        );
-        let address = self.listen.unwrap_or(config.server.listen);
-        let drain = Duration::from_millis(config.server.drain_ms);
+        let host = start(config, tls, telling, self.trust)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .worker_threads(2)
             .build()
             .map_err(CommandError::io("threads of the server"))?;
-        let listening =
-            |address: SocketAddr| eprintln!("listening on {scheme}://{address}, routes at {scheme}://{address}/docs");
-        let ended = runtime.block_on(ehun_server::serve(
-            Arc::clone(&app),
-            address,
-            drain,
-            listening,
-            ehun_server::terminated(),
-        ));
+        let ended = runtime.block_on(serve(&host, address, admin, drain, self.config));
         // Requests that were taken are answered before the threads end.
-        for served in app.services() {
+        for served in host.app().services() {
             served.service.drain(drain);
         }
         runtime.shutdown_timeout(Duration::from_secs(1));
@@ -107,7 +97,106 @@ impl Serve {
     }
 }
 
-fn start(name: &str, wanted: &Wanted, metrics: &Arc<Metrics>) -> Result<Served, CommandError> {
+fn start(config: Config, tls: Option<Tls>, telling: Telling, trust: bool) -> Result<Arc<Host>, CommandError> {
+    let audit = Audit::open(config.server.audit.as_deref()).map_err(CommandError::io("the audit log"))?;
+    let metrics = Arc::new(Metrics::new(config.service.keys().map(String::as_str)));
+    let limits = Limits {
+        body_bytes: config.server.body_bytes,
+        items: config.server.items,
+        slow: Duration::from_millis(config.server.slow_ms),
+    };
+    let parsers = Arc::new(WorkerPool::new(PoolOptions::default())?);
+    let app = App::new(Vec::new(), limits, config.key.clone(), metrics)
+        .with_parsers(parsers)
+        .with_tls(tls)
+        .with_telling(telling);
+    let progress = |name: &str| eprintln!("loading service {name}");
+    Ok(Host::start(Arc::new(app), Arc::new(Backends { trust }), audit, config, progress)?)
+}
+
+/// Both listeners, the reload, and what is done now and then, until the process is told to end.
+async fn serve(
+    host: &Arc<Host>,
+    address: SocketAddr,
+    admin: AdminListen,
+    drain: Duration,
+    config: Option<PathBuf>,
+) -> Result<(), ehun_server::ServerError> {
+    let (ended, ending) = tokio::sync::oneshot::channel::<()>();
+    let scheme = if host.app().tls.is_some() { "https" } else { "http" };
+    let listening =
+        |address: SocketAddr| eprintln!("listening on {scheme}://{address}, routes at {scheme}://{address}/docs");
+    let public = ehun_server::serve(Arc::clone(host.app()), address, drain, listening, ehun_server::terminated());
+    let administration = async {
+        let Some(address) = admin.beside(address) else { return std::future::pending().await };
+        let scheme = if address.ip().is_loopback() { "http" } else { scheme };
+        let listening = |address: SocketAddr| eprintln!("administration on {scheme}://{address}, for `ehun ctl`");
+        let until = async { drop(ending.await) };
+        match ehun_server::admin::serve(Arc::clone(host), address, listening, until).await {
+            // Nobody asked for this address: a second server on a machine is no mistake.
+            Err(error) if admin == AdminListen::Default => {
+                eprintln!("ehun: no administration: {error}; --admin chooses another address");
+                std::future::pending().await
+            }
+            result => result,
+        }
+    };
+    let reloading = Arc::clone(host);
+    tokio::spawn(ehun_server::hangups(move || {
+        let (host, config) = (Arc::clone(&reloading), config.clone());
+        // Loading takes its time, and the signals and connections do not wait for it.
+        drop(tokio::task::spawn_blocking(move || reload(&host, config.as_deref())));
+    }));
+    let tended = Arc::clone(host);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            tended.tend();
+        }
+    });
+    let result = tokio::select! {
+        result = public => result,
+        result = administration => result,
+    };
+    drop(ended);
+    result
+}
+
+/// Reads the file again. One that is not good changes nothing.
+fn reload(host: &Host, config: Option<&Path>) {
+    let Some(path) = config else { return eprintln!("there is no configuration file to read again") };
+    let result = match Config::read(path) {
+        Ok(config) if config.service.is_empty() => {
+            host.refuse_reload("there is no service in it");
+            Err(format!("{}: there is no service in it", path.display()))
+        }
+        Ok(config) => host.reload(config).map_err(|error| error.to_string()),
+        Err(error) => {
+            host.refuse_reload(&error.to_string());
+            Err(error.to_string())
+        }
+    };
+    match result {
+        Ok(()) => eprintln!("{} was read again", path.display()),
+        Err(error) => eprintln!("ehun: the configuration stays as it was: {error}"),
+    }
+}
+
+/// The backends of this program.
+struct Backends {
+    /// Whether attention plug-ins are loaded that have not passed the conformance suite here.
+    trust: bool,
+}
+
+impl Loader for Backends {
+    fn load(&self, wanted: &ServiceConfig) -> Result<Loaded, String> {
+        passed::require(wanted.backends.iter().map(String::as_str), &wanted.attention, self.trust)
+            .and_then(|()| load(wanted))
+            .map_err(|error| error.to_string())
+    }
+}
+
+fn load(wanted: &ServiceConfig) -> Result<Loaded, CommandError> {
     let checkpoint = checkpoint(wanted.model.as_deref())?;
     let options = ehun_models::LoadOptions {
         task: wanted.task,
@@ -126,14 +215,5 @@ fn start(name: &str, wanted: &Wanted, metrics: &Arc<Metrics>) -> Result<Served, 
     };
     let deadline = wanted.limits.deadline_ms.map(Duration::from_millis);
     let deployment = Deployment::of_lanes(Arc::clone(&model), lanes(&model, &wanted.backends, &options, deadline)?);
-    let config = ServiceConfig {
-        name: name.to_owned(),
-        workers: workers(&wanted.backends),
-        batch_tokens: wanted.limits.batch_tokens,
-        queue_tokens: wanted.limits.queue_tokens,
-        ..ServiceConfig::default()
-    };
-    let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(metrics) as Arc<dyn Observer>];
-    let service = Service::start(config, deployment, observers).map_err(CommandError::io("threads of the engine"))?;
-    Ok(Served { name: name.to_owned(), model, service, deadline })
+    Ok(Loaded { model, deployment, workers: workers(&wanted.backends) })
 }

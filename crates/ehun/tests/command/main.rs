@@ -9,6 +9,7 @@ mod conform;
 #[cfg(unix)]
 mod crash;
 mod embed;
+mod orchestration;
 mod process;
 mod remote;
 mod server;

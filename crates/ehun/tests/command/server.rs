@@ -24,7 +24,7 @@ impl Server {
     /// Starts `ehun serve` with `arguments` on `address`, and waits until it listens.
     pub fn start(arguments: &[&str], address: SocketAddr) -> Self {
         let listen = address.to_string();
-        let arguments = [&["serve", "--listen", &listen], arguments].concat();
+        let arguments = [&["serve", "--listen", &listen, "--admin", "off"], arguments].concat();
         let mut child = command(&arguments).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut said = Vec::new();

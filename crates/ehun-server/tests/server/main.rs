@@ -1,5 +1,7 @@
 //! Every route over a real socket, with golden checkpoints as the models: statuses, shapes, order and numbers.
 
+mod admin;
+
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -41,9 +43,9 @@ fn app(queue_tokens: usize, keys: Vec<auth::Key>) -> Result<App, Any> {
             Deployment::of_model(Arc::clone(&model), &[Arc::clone(&backend)], &options, HealthPolicy::default())?;
         let config = ServiceConfig { name: (*name).to_owned(), queue_tokens, ..ServiceConfig::default() };
         let service = Service::start(config, deployment, vec![Arc::clone(&metrics) as Arc<dyn Observer>])?;
-        served.push(Arc::new(Served { name: (*name).to_owned(), model, service, deadline: None }));
+        served.push(Arc::new(Served { name: (*name).to_owned(), model, service: Arc::new(service), deadline: None }));
     }
-    Ok(App::new(served, Limits { body_bytes: 1 << 20, items: 100 }, keys, metrics))
+    Ok(App::new(served, Limits { body_bytes: 1 << 20, items: 100, ..Limits::default() }, keys, metrics))
 }
 
 /// A running server, ended and waited for when dropped.
@@ -54,7 +56,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(app: App) -> Result<Self, Any> {
+    fn start(app: Arc<App>) -> Result<Self, Any> {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (listening, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -64,28 +66,13 @@ impl Running {
             let stopped = async {
                 let _ = stopped.await;
             };
-            runtime.block_on(ehun_server::serve(Arc::new(app), any, Duration::from_secs(1), ready, stopped)).unwrap();
+            runtime.block_on(ehun_server::serve(app, any, Duration::from_secs(1), ready, stopped)).unwrap();
         });
         Ok(Self { address: address.recv()?, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Status, headers in lower case, and body.
-    fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Result<(u16, String, Vec<u8>), Any> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
-            body.len()
-        );
-        stream.write_all(head.as_bytes())?;
-        // A server may answer and hang up before it has read all of a body that is too large.
-        let _ = stream.write_all(body);
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        let split = answer.windows(4).position(|w| w == b"\r\n\r\n").ok_or("no end of the headers")?;
-        let head = String::from_utf8(answer[..split].to_vec())?.to_lowercase();
-        let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
-        Ok((status, head, answer[split + 4..].to_vec()))
+    fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Result<Answer, Any> {
+        send(self.address, method, path, headers, body)
     }
 
     fn json(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value), Any> {
@@ -94,6 +81,27 @@ impl Running {
         let value = if answer.is_empty() { Value::Null } else { serde_json::from_slice(&answer)? };
         Ok((status, value))
     }
+}
+
+/// Status, headers in lower case, and body.
+type Answer = (u16, String, Vec<u8>);
+
+fn send(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> Result<Answer, Any> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    // A server may answer and hang up before it has read all of a body that is too large.
+    let _ = stream.write_all(body);
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let split = answer.windows(4).position(|w| w == b"\r\n\r\n").ok_or("no end of the headers")?;
+    let head = String::from_utf8(answer[..split].to_vec())?.to_lowercase();
+    let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
+    Ok((status, head, answer[split + 4..].to_vec()))
 }
 
 impl Drop for Running {
@@ -107,7 +115,7 @@ impl Drop for Running {
 
 #[test]
 fn statuses_and_shapes() -> Result<(), Any> {
-    let server = Running::start(app(200_000, Vec::new())?)?;
+    let server = Running::start(Arc::new(app(200_000, Vec::new())?))?;
     // Method, path, body, status, and what must stand at a place of the answer.
     let oip = |data: Value, shape: Value| json!({"id": "7", "inputs": [{"name": "text", "shape": shape, "datatype": "BYTES", "data": data}]});
     let cases: Vec<(&str, &str, Value, u16, &str, Value)> = vec![
@@ -230,7 +238,7 @@ fn statuses_and_shapes() -> Result<(), Any> {
 
 #[test]
 fn numbers_are_those_of_the_goldens_on_every_face() -> Result<(), Any> {
-    let server = Running::start(app(200_000, Vec::new())?)?;
+    let server = Running::start(Arc::new(app(200_000, Vec::new())?))?;
     let expected: Value = serde_json::from_slice(&std::fs::read(goldens().join("st-mean/expected.json"))?)?;
     let case = &expected["cases"][0];
     let (text, want) = (&case["text"], case["embedding"].as_array().ok_or("no embedding")?);
@@ -275,7 +283,7 @@ fn numbers_are_those_of_the_goldens_on_every_face() -> Result<(), Any> {
 
 #[test]
 fn ranking_is_descending_and_the_two_rerank_routes_agree() -> Result<(), Any> {
-    let server = Running::start(app(200_000, Vec::new())?)?;
+    let server = Running::start(Arc::new(app(200_000, Vec::new())?))?;
     let expected: Value = serde_json::from_slice(&std::fs::read(goldens().join("ce-roberta/expected.json"))?)?;
     let texts: Vec<&Value> = expected["cases"].as_array().ok_or("no cases")?.iter().map(|case| &case["text"]).collect();
     let (_, answer) =
@@ -305,7 +313,7 @@ fn limits_keys_metrics_and_headers() -> Result<(), Any> {
         blake3: blake3::hash(b"secret").to_hex().to_string(),
         scope: auth::Scope::Infer,
     };
-    let server = Running::start(app(64, vec![key])?)?;
+    let server = Running::start(Arc::new(app(64, vec![key])?))?;
     let body = json!({"inputs": "a"}).to_string().into_bytes();
     let bearer = "authorization: Bearer secret\r\n";
     assert_eq!(server.send("POST", "/embed", "", &body)?.0, 401);
@@ -346,7 +354,7 @@ fn limits_keys_metrics_and_headers() -> Result<(), Any> {
 
 #[test]
 fn one_bad_item_fails_alone_where_the_format_can_say_so() -> Result<(), Any> {
-    let server = Running::start(app(200_000, Vec::new())?)?;
+    let server = Running::start(Arc::new(app(200_000, Vec::new())?))?;
     let (status, answer) =
         server.json("POST", "/v1/tag", &json!({"inputs": ["Ana lives in Oslo", "word ".repeat(500)]}))?;
     assert_eq!(status, 200);
@@ -364,7 +372,7 @@ fn one_bad_item_fails_alone_where_the_format_can_say_so() -> Result<(), Any> {
 
 #[test]
 fn the_dashboard_asks_for_metrics_that_are_exported() -> Result<(), Any> {
-    let server = Running::start(app(200_000, Vec::new())?)?;
+    let server = Running::start(Arc::new(app(200_000, Vec::new())?))?;
     let (_, _, text) = server.send("GET", "/metrics", "", b"")?;
     let mut exported = std::collections::BTreeSet::new();
     for line in String::from_utf8(text)?.lines() {
@@ -398,7 +406,7 @@ fn a_collector_gets_the_spans_of_a_request() -> Result<(), Any> {
     let collector = std::net::TcpListener::bind("127.0.0.1:0")?;
     let exporter = ehun_server::otlp::Exporter::start(&format!("http://{}", collector.local_addr()?))?;
     let telling = ehun_server::trace::Telling { exporter: Some(Arc::new(exporter)), ..Default::default() };
-    let server = Running::start(app(200_000, Vec::new())?.with_telling(telling))?;
+    let server = Running::start(Arc::new(app(200_000, Vec::new())?.with_telling(telling)))?;
     let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let body = json!({"inputs": "a text"}).to_string().into_bytes();
     let quiet = format!("traceparent: 00-{trace}-{parent}-00\r\n");

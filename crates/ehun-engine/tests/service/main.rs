@@ -1,5 +1,10 @@
 //! A service with runners that misbehave on command: what is promised holds whatever the backends do.
 
+mod chaos;
+mod fickle;
+mod models;
+mod rollout;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

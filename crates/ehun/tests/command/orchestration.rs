@@ -1,0 +1,250 @@
+//! `ehun serve` and `ehun ctl` as a person runs them: swaps under load, memory given back, the reload, and the end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::{command, ehun, root};
+
+/// A server that is killed when the test ends.
+struct Server {
+    child: Child,
+    address: String,
+    admin: String,
+    /// Lines on standard error.
+    log: Mutex<mpsc::Receiver<String>>,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let all = [&["serve", "--listen", "127.0.0.1:0"], arguments].concat();
+        let mut command = command(&all);
+        if let Some(plugin) = plugin() {
+            command.env("EHUN_PJRT_PLUGIN_CPU", plugin);
+        }
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (lines, log) = mpsc::channel();
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line))));
+        let mut server = Self { child, address: String::new(), admin: String::new(), log: Mutex::new(log) };
+        let port =
+            |line: String| line.split_once("http://").unwrap().1.split([',', '/', ' ']).next().unwrap().to_owned();
+        // Which of the two comes first is chance.
+        while server.address.is_empty() || server.admin.is_empty() {
+            let line = server.log_line("on http://");
+            if line.contains("administration") { server.admin = port(line) } else { server.address = port(line) }
+        }
+        server
+    }
+
+    /// The next line of the log with `part` in it.
+    fn log_line(&self, part: &str) -> String {
+        let mut seen = Vec::new();
+        loop {
+            match self.log.lock().unwrap().recv_timeout(Duration::from_secs(60)) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(line) => seen.push(line),
+                Err(_) => panic!("no line with `{part}`: {seen:?}"),
+            }
+        }
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> crate::common::Ran {
+        let url = format!("http://{}", self.admin);
+        ehun(&[&["ctl"], arguments, &["--server", &url]].concat())
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+
+    fn embed(&self, text: &str) -> Result<Vec<f32>, String> {
+        answer(send(self.connect(), text))
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(std::process::Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    /// Memory in use, in MB, where the system says so.
+    fn resident(&self) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kib| kib / 1024.0)
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "it never ends");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn plugin() -> Option<PathBuf> {
+    let path = root().join(".cache/plugins/xla-cpu/pjrt_c_api_cpu_plugin.so");
+    path.exists().then_some(path)
+}
+
+fn send(mut stream: TcpStream, text: &str) -> TcpStream {
+    let body = json!({"inputs": text}).to_string();
+    let head =
+        format!("POST /embed HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + &body).as_bytes()).unwrap();
+    stream
+}
+
+fn answer(mut stream: TcpStream) -> Result<Vec<f32>, String> {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(|error| error.to_string())?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no end of the head")?;
+    if !head.starts_with("HTTP/1.1 200") || !head.contains("x-ehun-backend") {
+        return Err(answer);
+    }
+    let rows: Vec<Vec<f32>> = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    rows.into_iter().next().ok_or_else(|| "no row".to_owned())
+}
+
+fn drift(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
+    1.0 - dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// Swaps through `changes` while clients ask. Every answer must be one of `right`'s within `bound`, and no request may fail.
+fn swaps_under_load(server: &Server, changes: &[&[&str]], right: &[Vec<f32>], bound: f64) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ask = || {
+            let mut asked = 0usize;
+            while !over.load(Ordering::SeqCst) {
+                let vector = server.embed("the moon moves the sea")?;
+                if !right.iter().any(|right| drift(right, &vector) <= bound) {
+                    return Err(format!("request {asked} got an answer that no deployment gives"));
+                }
+                asked += 1;
+            }
+            Ok(asked)
+        };
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+        let swaps: Vec<_> =
+            changes.iter().map(|change| server.ctl(&[&["swap", "default", "--json"], *change].concat())).collect();
+        over.store(true, Ordering::SeqCst);
+        for client in clients {
+            assert!(client.join().unwrap().unwrap() > 0);
+        }
+        for swap in swaps {
+            let report: Value = serde_json::from_str(&swap.expect(0)).unwrap();
+            assert_eq!(report["result"]["released"], true, "{report}");
+        }
+    });
+}
+
+#[test]
+fn swaps_under_load_fail_nothing_and_give_memory_back() {
+    let server = Server::start(&[]);
+    let f32 = server.embed("the moon moves the sea").unwrap();
+    let refused = server.ctl(&["swap", "default", "--precision", "int8", "--max-drift", "0"]);
+    assert!(refused.stderr.contains("cosine drift") && refused.code == Some(1), "{}", refused.stderr);
+    server.ctl(&["swap", "default", "--precision", "int8"]).expect(0);
+    let int8 = server.embed("the moon moves the sea").unwrap();
+    assert!(drift(&f32, &int8) > 1e-7, "int8 is not f32");
+    server.ctl(&["swap", "default", "--precision", "f32"]).expect(0);
+    let before = server.resident();
+    let there = ["--precision", "int8"];
+    let back = ["--precision", "f32"];
+    swaps_under_load(&server, &[&there, &back, &there, &back], &[f32.clone(), int8], 0.0);
+    assert_eq!(server.embed("the moon moves the sea").unwrap(), f32);
+    if let (Some(before), Some(after)) = (before, server.resident()) {
+        println!("resident before {before:.0} MB, after four swaps {after:.0} MB");
+        // The packed weights alone are 43 MB; four that were kept would be 170.
+        assert!(after < before + 40.0, "{before:.0} MB before, {after:.0} MB after four swaps");
+    }
+    let status = server.ctl(&["status"]).expect(0);
+    assert!(status.contains("default  live  embed") && status.contains("promoted"), "{status}");
+}
+
+#[test]
+fn swaps_between_the_cpu_and_xla_under_load_fail_nothing() {
+    if plugin().is_none() {
+        println!("not run: no XLA CPU plugin (cargo xtask plugins)");
+        return;
+    }
+    let golden = root().join("goldens/st-mean");
+    let server = Server::start(&["--model", golden.to_str().unwrap()]);
+    let right = vec![server.embed("the moon moves the sea").unwrap()];
+    swaps_under_load(&server, &[&["--backend", "xla:cpu"], &["--backend", "cpu"]], &right, 1e-5);
+    assert_eq!(server.embed("the moon moves the sea").unwrap(), right[0], "back on the cpu, bit for bit");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_reads_the_file_again_and_a_termination_answers_what_is_in_flight() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, audit) = (folder.path().join("ehun.toml"), folder.path().join("audit.jsonl"));
+    let golden = root().join("goldens/st-mean");
+    let text =
+        format!("[server]\naudit = \"audit.jsonl\"\n[service.default]\nmodel = {:?}\n", golden.to_str().unwrap());
+    std::fs::write(&file, &text).unwrap();
+    let mut server = Server::start(&["--config", file.to_str().unwrap()]);
+    let f32 = server.embed("tides").unwrap();
+    std::fs::write(&file, format!("{text}precisoin = \"int8\"\n")).unwrap();
+    server.signal("HUP");
+    let line = server.log_line("stays as it was");
+    assert!(line.contains("ehun.toml"), "{line}");
+    assert_eq!(server.embed("tides").unwrap(), f32);
+    std::fs::write(&file, format!("{text}precision = \"int8\"\n")).unwrap();
+    server.signal("HUP");
+    server.log_line("was read again");
+    assert_ne!(server.embed("tides").unwrap(), f32);
+    let records = std::fs::read_to_string(&audit).unwrap();
+    let last: Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["what"], &last["outcome"]), (&json!("reload"), &json!("done")), "{records}");
+    assert!(records.contains("precisoin"), "a file that was refused is in the log with the reason: {records}");
+
+    // Requests that were sent are answered; then it ends, with 0.
+    let open: Vec<TcpStream> =
+        (0..20).map(|i| send(server.connect(), &format!("text {i} {}", "word ".repeat(50)))).collect();
+    std::thread::sleep(Duration::from_millis(50));
+    server.signal("TERM");
+    for (i, stream) in open.into_iter().enumerate() {
+        if let Err(error) = answer(stream) {
+            panic!("request {i}: {error}");
+        }
+    }
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    for (arguments, code, part) in [
+        (&["serve", "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0"][..], 1, "without keys"),
+        (&["serve", "--admin", "anywhere"], 2, "anywhere"),
+        (&["ctl", "status", "--server", "http://127.0.0.1:9"], 1, "is `ehun serve` running there?"),
+        (&["ctl", "swap"], 2, "SERVICE"),
+    ] {
+        let ran = ehun(arguments);
+        assert!(ran.code == Some(code) && ran.stderr.contains(part), "{arguments:?}: {:?} {}", ran.code, ran.stderr);
+    }
+    let schema: Value = serde_json::from_str(&ehun(&["serve", "--schema"]).expect(0)).unwrap();
+    assert_eq!(schema["title"], "ehun.toml");
+}
