@@ -16,7 +16,7 @@ from serving import served
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
-def main(ehun: str, examples: str = "25", seed: str = "") -> None:
+def main(ehun: str, examples: str = "10", seed: str = "") -> None:
     # It leaves what it found in the current folder.
     with tempfile.TemporaryDirectory() as folder, served(ehun) as host:
         command = [

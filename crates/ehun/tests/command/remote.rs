@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ehun_backend::{BackendFactory, Options};
@@ -158,11 +159,20 @@ fn a_service_that_is_killed_under_load_loses_no_request_and_comes_back() {
             answers.into_iter().zip(&want[start..start + 4]).map(check).collect()
         };
         assert!(ask(0).iter().all(|backend| address.starts_with(backend.as_str())));
+        let answered = AtomicUsize::new(0);
+        let counted = |seed: usize| {
+            let names = ask(seed);
+            answered.fetch_add(1, Ordering::SeqCst);
+            names
+        };
         let names: Vec<String> = std::thread::scope(|scope| {
+            let counted = &counted;
             let threads: Vec<_> = (0..4)
-                .map(|thread| scope.spawn(move || (0..150).flat_map(|i| ask(thread * 150 + i)).collect::<Vec<_>>()))
+                .map(|thread| scope.spawn(move || (0..150).flat_map(|i| counted(thread * 150 + i)).collect::<Vec<_>>()))
                 .collect();
-            std::thread::sleep(Duration::from_millis(40));
+            while answered.load(Ordering::SeqCst) < 100 {
+                std::thread::yield_now();
+            }
             server.kill();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
