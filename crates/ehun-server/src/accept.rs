@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::serve::Listener;
@@ -16,6 +16,9 @@ use tokio::time::Sleep;
 
 /// Most bytes of a request's head.
 const HEAD_BYTES: usize = 64 << 10;
+
+/// How long after the last connection the listener is closed, once the server is to end.
+const LAST_CALL: Duration = Duration::from_millis(50);
 
 /// Serves `router` on what `listener` takes until `stop` is ready, then waits until what is in flight has been answered. A client
 /// that sends nothing, or no whole head, for `slow` is hung up on.
@@ -30,16 +33,26 @@ pub(crate) async fn serve<L: Listener>(
     builder.http2().timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES as u32);
     let graceful = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop);
-    loop {
-        let io = tokio::select! {
-            (io, _) = listener.accept() => io,
-            () = &mut stop => break,
-        };
+    let start = |io: L::Io| {
         let io = TokioIo::new(FirstByte { io, limit: Some(Box::pin(tokio::time::sleep(slow))) });
         let connection = builder.serve_connection(io, TowerToHyperService::new(router.clone())).into_owned();
         let connection = graceful.watch(connection);
         // How a connection ends is its client's affair.
         tokio::spawn(async move { drop(connection.await) });
+    };
+    loop {
+        tokio::select! {
+            (io, _) = listener.accept() => start(io),
+            () = &mut stop => break,
+        }
+    }
+    let last = Instant::now();
+    // Clients that had connected before are served: their connections may not have been taken, or their bytes not been read.
+    while let Ok((io, _)) = tokio::time::timeout(LAST_CALL, listener.accept()).await {
+        start(io);
+        if last.elapsed() > LAST_CALL * 10 {
+            break;
+        }
     }
     drop(listener);
     graceful.shutdown().await;

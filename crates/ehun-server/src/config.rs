@@ -232,15 +232,15 @@ impl ServiceConfig {
         }
     }
 
+    /// The same model on the same backends, with the bounds of `other`.
+    pub fn with_limits_of(self, other: &Self) -> Self {
+        let limits = ServiceLimits { max_tokens: self.limits.max_tokens, ..other.limits.clone() };
+        Self { keep_warm_s: other.keep_warm_s, probes: other.probes.clone(), limits, ..self }
+    }
+
     /// Whether `other` is the same model on the same backends, in the same way.
     pub fn loads_like(&self, other: &Self) -> bool {
-        let of = |config: &Self| Self {
-            keep_warm_s: None,
-            probes: Vec::new(),
-            limits: ServiceLimits { max_tokens: config.limits.max_tokens, ..ServiceLimits::default() },
-            ..config.clone()
-        };
-        of(self) == of(other)
+        self.clone().with_limits_of(other) == *other
     }
 }
 

@@ -146,6 +146,15 @@ pub enum HostError {
 /// Most tokens that wait for a comparison.
 const MIRROR_TOKENS: usize = 65_536;
 
+/// What a service is made of.
+#[derive(Clone)]
+struct Made {
+    /// What serves.
+    now: ServiceConfig,
+    /// The candidate of a shadow or canary.
+    candidate: Option<ServiceConfig>,
+}
+
 /// The services of a server with how each was made, and the means to make others.
 pub struct Host {
     app: Arc<App>,
@@ -153,8 +162,7 @@ pub struct Host {
     audit: Audit,
     /// The configuration as it was read last.
     file: Mutex<Config>,
-    /// What each service is made of now, and what its candidate is made of.
-    made: Mutex<BTreeMap<String, (ServiceConfig, Option<ServiceConfig>)>>,
+    made: Mutex<BTreeMap<String, Made>>,
     /// How many rollouts that ended by themselves were written down: by service, the time of the last.
     seen: Mutex<BTreeMap<String, u64>>,
     drain: Duration,
@@ -198,14 +206,14 @@ impl Host {
         &self.app
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (ServiceConfig, Option<ServiceConfig>)>> {
+    fn made(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Made>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load(&self, name: &str, wanted: &ServiceConfig) -> Result<Arc<Served>, HostError> {
         let loaded = self.loader.load(wanted).map_err(HostError::Load)?;
         let service = self.service(name, wanted, loaded.deployment, loaded.workers)?;
-        self.made().insert(name.to_owned(), (wanted.clone(), None));
+        self.made().insert(name.to_owned(), Made { now: wanted.clone(), candidate: None });
         Ok(served(name, wanted, loaded.model, service))
     }
 
@@ -230,7 +238,7 @@ impl Host {
 
     /// Loads a service that was idle and is marked as loading.
     fn wake(&self, entry: &Entry) {
-        let wanted = self.made().get(&entry.name).map(|made| made.0.clone());
+        let wanted = self.made().get(&entry.name).map(|made| made.now.clone());
         let Some(wanted) = wanted else { return entry.rest(None) };
         let loaded = self.load(&entry.name, &wanted);
         let to = describe(&wanted);
@@ -248,7 +256,7 @@ impl Host {
         for entry in self.app.services.entries() {
             let Some(served) = entry.live() else { continue };
             self.note_return(&served);
-            let Some((wanted, _)) = self.made().get(&entry.name).cloned() else { continue };
+            let Some(Made { now: wanted, .. }) = self.made().get(&entry.name).cloned() else { continue };
             let Some(warm) = wanted.keep_warm_s.map(Duration::from_secs) else { continue };
             let Ok(_changing) = entry.changing.try_lock() else { continue };
             let is_free = served.service.load().tokens == 0 && served.service.rollout().phase == Phase::Steady;
@@ -267,7 +275,7 @@ impl Host {
             return;
         }
         self.app.metrics.rollout(&served.name, "canary", "returned");
-        let from = self.made().get(&served.name).map(|made| describe(&made.0)).unwrap_or_default();
+        let from = self.made().get(&served.name).map(|made| describe(&made.now)).unwrap_or_default();
         let figures = json!({"comparison": last.figures, "canary": last.canary});
         self.audit.write(&Record {
             who: "server",
@@ -289,7 +297,7 @@ impl Host {
             self.wake(&entry);
         }
         let served = entry.live().ok_or_else(|| HostError::Busy(name.to_owned()))?;
-        let current = self.made().get(name).map(|made| made.0.clone()).unwrap_or_else(ServiceConfig::embedded);
+        let current = self.made().get(name).map(|made| made.now.clone()).unwrap_or_else(ServiceConfig::embedded);
         let from = describe(&current);
         let (to, result) = self.acted(&entry, &served, &current, action);
         let (outcome, reason) = match &result {
@@ -320,7 +328,7 @@ impl Host {
         action: &Action,
     ) -> (String, Result<Value, HostError>) {
         let service = &served.service;
-        let staged = || self.made().get(&entry.name).and_then(|made| made.1.clone());
+        let staged = || self.made().get(&entry.name).and_then(|made| made.candidate.clone());
         match action {
             Action::Swap { change, bounds, force } => {
                 let wanted = change.of(current, served.model.task());
@@ -391,7 +399,7 @@ impl Host {
         let loaded = self.loader.load(wanted).map_err(HostError::Load)?;
         begin(Candidate { deployment: loaded.deployment, description: describe(wanted) })?;
         if let Some(made) = self.made().get_mut(&served.name) {
-            made.1 = Some(wanted.clone());
+            made.candidate = Some(wanted.clone());
         }
         Ok(json!(served.service.rollout()))
     }
@@ -400,7 +408,7 @@ impl Host {
     fn take_over(&self, entry: &Entry, old: &Served, wanted: &ServiceConfig) {
         let model = old.service.deployment().model.clone().unwrap_or_else(|| Arc::clone(&old.model));
         entry.put(served(&entry.name, wanted, model, Arc::clone(&old.service)));
-        self.made().insert(entry.name.clone(), (wanted.clone(), None));
+        self.made().insert(entry.name.clone(), Made { now: wanted.clone(), candidate: None });
     }
 
     /// Makes the server what `config` says. New services are loaded first: where one cannot be, nothing changes. A changed
@@ -459,23 +467,24 @@ impl Host {
     fn change(&self, name: &str, before: &ServiceConfig, wanted: &ServiceConfig) -> Result<(), HostError> {
         let entry = self.app.services.entry(name).ok_or_else(|| HostError::Unknown(name.to_owned()))?;
         let Ok(_changing) = entry.changing.try_lock() else { return Err(HostError::Busy(name.to_owned())) };
+        let is_same = wanted.loads_like(before);
+        // What `ehun ctl` made of the service stays where the file says nothing new of it.
+        let running = self.made().get(name).map_or_else(|| before.clone(), |made| made.now.clone());
+        let now = if is_same { running.with_limits_of(wanted) } else { wanted.clone() };
         let Some(served) = entry.live() else {
-            self.made().insert(name.to_owned(), (wanted.clone(), None));
+            self.made().insert(name.to_owned(), Made { now, candidate: None });
             return Ok(());
         };
-        let is_same = wanted.loads_like(before);
         let same_task = wanted.task.is_none_or(|task| task == served.model.task());
-        if is_same
-            && wanted.limits.queue_tokens == before.limits.queue_tokens
-            && wanted.limits.batch_tokens == before.limits.batch_tokens
-        {
-            self.take_over(&entry, &served, wanted);
+        let limits = |of: &ServiceConfig| (of.limits.queue_tokens, of.limits.batch_tokens);
+        if is_same && limits(wanted) == limits(before) {
+            self.take_over(&entry, &served, &now);
         } else if is_same {
             // Another queue in front of the same deployment; what is in the old one is answered by it.
             let workers = served.service.config().workers;
-            let service = self.service(name, wanted, served.service.deployment(), workers)?;
-            entry.put(self::served(name, wanted, Arc::clone(&served.model), service));
-            self.made().insert(name.to_owned(), (wanted.clone(), None));
+            let service = self.service(name, &now, served.service.deployment(), workers)?;
+            entry.put(self::served(name, &now, Arc::clone(&served.model), service));
+            self.made().insert(name.to_owned(), Made { now, candidate: None });
         } else if same_task && wanted.model == before.model && wanted.limits.max_tokens == before.limits.max_tokens {
             self.swap(&entry, &served, wanted, &Bounds::default(), false)?;
         } else {

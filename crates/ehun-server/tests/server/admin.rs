@@ -376,6 +376,10 @@ fn a_reload_changes_adds_removes_and_refuses() -> Result<(), Any> {
     )?;
     server.host.reload(read(&server.folder, &format!("{ONE}{limits}"))?)?;
     assert_eq!(server.embed("tides")?, offline("f32", "tides")?);
+    let other = "precision = \"int8\"\n[service.search.limits]\ndeadline_ms = 8000\nqueue_tokens = 77\n";
+    server.host.reload(read(&server.folder, &format!("{ONE}{other}"))?)?;
+    assert_eq!(server.embed("tides")?, offline("f32", "tides")?, "nor by one that says something else of it");
+    let limits = other;
     // Keys that are gone are gone.
     let mut config = read(&server.folder, &format!("{ONE}{limits}"))?;
     config.key.retain(|key| key.name == "root");
@@ -388,7 +392,7 @@ fn a_reload_changes_adds_removes_and_refuses() -> Result<(), Any> {
 
 #[test]
 fn slow_clients_are_hung_up_on_and_nobody_else_may_ask_from_a_page() -> Result<(), Any> {
-    let server = Administered::start("slow", &ONE.replace("[server]\n", "[server]\nslow_ms = 150\n"))?;
+    let server = Administered::start("slow", &ONE.replace("[server]\n", "[server]\nslow_ms = 500\n"))?;
     let start = "POST /embed HTTP/1.1\r\nhost: test\r\nauthorization: Bearer reader\r\n";
     for (what, sent, status) in [
         ("nothing", String::new(), None),

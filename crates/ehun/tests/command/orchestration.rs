@@ -224,7 +224,7 @@ fn a_hangup_reads_the_file_again_and_a_termination_answers_what_is_in_flight() {
     // Requests that were sent are answered; then it ends, with 0.
     let open: Vec<TcpStream> =
         (0..20).map(|i| send(server.connect(), &format!("text {i} {}", "word ".repeat(50)))).collect();
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(200));
     server.signal("TERM");
     for (i, stream) in open.into_iter().enumerate() {
         if let Err(error) = answer(stream) {
