@@ -128,10 +128,10 @@ fn drifts(drift: &Drift, limits: &Limits) -> Option<String> {
             cosines.p1
         ));
     }
-    if let Some(change) = drift.queries.as_ref().and_then(|queries| queries.ndcg_change()) {
-        if change < -limits.most_ndcg_loss {
-            return Some(format!("search gets worse (nDCG@10 {change:+.4})"));
-        }
+    if let Some(change) = drift.queries.as_ref().and_then(|queries| queries.ndcg_change())
+        && change < -limits.most_ndcg_loss
+    {
+        return Some(format!("search gets worse (nDCG@10 {change:+.4})"));
     }
     drift
         .flips
