@@ -14,26 +14,27 @@ def known(value, unit):
     return "-" if value is None else f"{value / unit:.1f}"
 
 
-def row(table, report):
+def rows_of(table, report):
     bucket = f"{report['bucket']['batch']} x {report['bucket']['length']}"
-    by_form = {attempt["form"]: attempt["outcome"] for attempt in report["attempts"]}
-    chosen = by_form.get(report["form"], {}).get("Ok")
-    if chosen is None:
-        return f"| {bucket} | none | | | | | | {report['reason']} |"
-    total = sum(chosen[part] for part in ("argument_bytes", "output_bytes", "temp_bytes", "code_bytes"))
-    share = 100 * total / table["memory_limit"]
-    uncosted = f" + {chosen['uncosted']} not costed" if chosen["uncosted"] else ""
-    cells = [
-        bucket,
-        report["form"],
-        f"{chosen['temp_bytes'] / MIB:.0f}",
-        f"{total / MIB:.0f} ({share:.1f} %)",
-        known(chosen["flops"], 1e9),
-        known(chosen["bytes_accessed"], MIB),
-        known(chosen["optimal_seconds"], 1e-6) + uncosted,
-        report["reason"],
-    ]
-    return "| " + " | ".join(cells) + " |"
+    for attempt in report["attempts"]:
+        figures = attempt["outcome"].get("Ok")
+        if figures is None:
+            words = " ".join(attempt["outcome"]["Err"].replace("|", " ").split())[:200]
+            yield f"| {bucket} | {attempt['form']} | | | | | | {words} |"
+            continue
+        total = sum(figures[part] for part in ("argument_bytes", "output_bytes", "temp_bytes", "code_bytes"))
+        uncosted = f" + {figures['uncosted']} not costed" if figures["uncosted"] else ""
+        cells = [
+            bucket,
+            attempt["form"],
+            f"{figures['temp_bytes'] / MIB:.0f}",
+            f"{total / MIB:.0f} ({100 * total / table['memory_limit']:.1f} %)",
+            known(figures["flops"], 1e9),
+            known(figures["bytes_accessed"], MIB),
+            known(figures["optimal_seconds"], 1e-6) + uncosted,
+            "chosen" if attempt["form"] == report["form"] else "",
+        ]
+        yield "| " + " | ".join(cells) + " |"
 
 
 def main():
@@ -48,10 +49,10 @@ def main():
             tables.setdefault((model, chip), {})[report["bucket"]["length"], report["bucket"]["batch"]] = (table, report)
     for (model, chip), rows in tables.items():
         print(f"\n### {model}, {chip}\n")
-        print("| batch x length | attention | between MiB | MiB of the device | GFLOP | MiB moved | estimated us | why |")
+        print("| batch x length | attention | between MiB | MiB of the device | GFLOP | MiB moved | estimated us | |")
         print("| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |")
         for _, (table, report) in sorted(rows.items()):
-            print(row(table, report))
+            print("\n".join(rows_of(table, report)))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,8 @@ pub struct XlaConfig {
     pub compile_in: Option<CompileIn>,
     /// Told about progress.
     pub progress: Option<OnProgress>,
+    /// Most bytes of device memory that a program may need, weights included, below what the device has.
+    pub memory_limit: Option<u64>,
 }
 
 /// Opens the XLA backends.
@@ -137,7 +139,8 @@ impl XlaBackend {
 
     /// The memory that programs must fit: the device's where the plugin says it, this machine's for the CPU.
     fn memory_limit(&self) -> Option<u64> {
-        self.client.memory_limit().or_else(|| (self.platform == "cpu").then(machine_memory).flatten())
+        let there = self.client.memory_limit().or_else(|| (self.platform == "cpu").then(machine_memory).flatten());
+        there.into_iter().chain(self.config.memory_limit).min()
     }
 
     fn buckets(&self, graph: &Graph, options: &Options) -> Result<Vec<Bucket>, Refusal> {

@@ -106,16 +106,14 @@ pub fn find(platform: &str, configured: &BTreeMap<String, PathBuf>) -> Result<Pa
 /// What a platform needs beside its plugin and is not here: devices, drivers, tools; each with where it was looked for.
 /// Empty where nothing is known to be missing.
 pub fn missing(platform: &str) -> Vec<String> {
-    let no_file = |paths: &[&str]| !paths.iter().any(|path| Path::new(path).exists());
+    let there = |paths: &[&str]| paths.iter().any(|path| Path::new(path).exists());
     let mut missing = Vec::new();
     match platform {
-        "tpu" => {
-            if no_file(&["/dev/accel0", "/dev/vfio/0"]) {
-                missing.push("a TPU (no /dev/accel0 and no /dev/vfio/0)".to_owned());
-            }
+        "tpu" if !there(&["/dev/accel0", "/dev/vfio/0"]) => {
+            missing.push("a TPU (no /dev/accel0 and no /dev/vfio/0)".to_owned());
         }
         "cuda" => {
-            if no_file(&["/dev/nvidiactl", "/dev/dxg"]) {
+            if !there(&["/dev/nvidiactl", "/dev/dxg"]) {
                 missing.push("a GPU (no /dev/nvidiactl)".to_owned());
             }
             // SAFETY: the driver's library has no initialiser that needs anything; it is closed again at once.

@@ -43,3 +43,13 @@ fn flash_f32() {
 fn auto_bf16() {
     judge(Precision::Bf16, Attention::Auto, &[Group::Operations, Group::Attention, Group::Models]);
 }
+
+#[test]
+fn blocked_bf16() {
+    judge(Precision::Bf16, Attention::Named("blocked".into()), &[Group::Attention]);
+}
+
+#[test]
+fn flash_bf16() {
+    judge(Precision::Bf16, Attention::Named("flash".into()), &[Group::Attention]);
+}

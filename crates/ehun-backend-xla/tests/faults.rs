@@ -186,3 +186,28 @@ fn a_child_compiles_and_its_end_is_an_error_of_the_bucket() {
         }
     }
 }
+
+/// Programs that need more memory than the device has are no error of the process: the bucket is left out with the figures,
+/// and a model none of whose buckets fit is refused.
+#[test]
+fn too_little_device_memory_is_refused_with_the_figures() {
+    let (graph, weights) = small();
+    let compile = |memory_limit: u64, buckets: &[(usize, usize)]| {
+        let config = XlaConfig { memory_limit: Some(memory_limit), ..XlaConfig::default() };
+        let options = Options { buckets: BucketChoice::List(buckets.to_vec()), ..Options::default() };
+        Some(common::backend_with(config)?.compile_xla(graph.clone(), &weights, &options))
+    };
+    let Some(refused) = compile(16, &[(2, 4)]) else { return };
+    let Err(BackendError::Refused(refusals)) = refused else { panic!("16 bytes are enough") };
+    assert_eq!(refusals[0].operation, "bucket 2x4");
+    assert!(refusals[0].reason.contains("no form fits: native needs 0 MiB"), "{refusals:?}");
+    // A megabyte holds the small bucket and not the large one, whose token ids alone are larger.
+    let executable = compile(1 << 20, &[(2, 4), (1024, 512)]).unwrap().unwrap();
+    let forms: Vec<bool> = executable.reports().map(|report| report.form.is_some()).collect();
+    assert_eq!(forms, [true, false]);
+    let long = RaggedBatch::from_ids(&[[1u32; 100].as_slice()]);
+    let Err(BackendError::Refused(refusals)) = ehun_backend::run(&executable, &long, &Default::default()) else {
+        panic!("no bucket holds it")
+    };
+    assert!(refusals[0].reason.contains("bucket 1024x512 was left out: no form fits"), "{refusals:?}");
+}

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use ehun_backend::{Attention, BackendError, Bucket, BucketChoice, Executable, Options, Precision, RunOptions};
-use ehun_backend_xla::{Form, attention_signatures};
+use ehun_backend_xla::{Form, OnProgress, XlaConfig, attention_signatures};
 use ehun_conformance::Interpreter;
 use ehun_graph::{
     Activation, AttentionSpec, Band, Graph, GraphBuilder, Index, PoolingMode, RaggedBatch, RotaryScaling, RotarySpec,
@@ -282,4 +282,26 @@ fn imported_attention_says_what_it_computes() {
             assert!((f64::from(*got) - want).abs() < 1e-5, "{got} {want}");
         }
     }
+}
+
+/// A warm-up says which program is next, how many are done, and when all are.
+#[test]
+fn a_warm_up_is_told_program_by_program() {
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let hears = Arc::clone(&told);
+    let progress: OnProgress = Arc::new(move |progress| hears.lock().unwrap().push(progress));
+    let config = XlaConfig { progress: Some(progress), ..XlaConfig::default() };
+    let Some(backend) = common::backend_with(config) else { return };
+    let (graph, weights) = encoder(32, 2, 24);
+    backend.compile_xla(graph, &weights, &list(&[(1, 8), (2, 8), (2, 24)])).unwrap();
+    let told = told.lock().unwrap();
+    let counts: Vec<(usize, usize)> = told.iter().map(|progress| (progress.done, progress.total)).collect();
+    assert_eq!(counts, [(0, 3), (1, 3), (2, 3), (3, 3)]);
+    assert_eq!(told[1].next, Some(Bucket { batch: 2, length: 8 }));
+    assert!(told.windows(2).all(|pair| pair[0].elapsed <= pair[1].elapsed));
+    assert!(told[0].left().is_none() && told[1].left().is_some() && told[3].next.is_none());
+    let lines: Vec<String> = told.iter().map(ToString::to_string).collect();
+    assert_eq!(lines[0], "program 1 of 3, 1x8");
+    assert!(lines[1].starts_with("program 2 of 3, 2x8, about "), "{}", lines[1]);
+    assert!(lines[3].starts_with("program 3 of 3 ready after "), "{}", lines[3]);
 }

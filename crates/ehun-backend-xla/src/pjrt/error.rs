@@ -119,3 +119,23 @@ pub enum PluginError {
         source: PjrtError,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_errors_of_the_contract() {
+        let error = |code| PjrtError { call: "PJRT_F", code, message: "words".to_owned() }.on_device("chip");
+        let out_of_memory = BackendError::OutOfMemory { device: "chip".to_owned(), message: "words".to_owned() };
+        assert_eq!(error(sys::PJRT_Error_Code_RESOURCE_EXHAUSTED), out_of_memory);
+        for code in [sys::PJRT_Error_Code_UNAVAILABLE, sys::PJRT_Error_Code_DATA_LOSS, sys::PJRT_Error_Code_ABORTED] {
+            assert!(matches!(error(code), BackendError::DeviceLost(text) if text.contains("words")));
+        }
+        for code in [sys::PJRT_Error_Code_INTERNAL, sys::PJRT_Error_Code_INVALID_ARGUMENT, 999] {
+            assert!(
+                matches!(error(code), BackendError::Failed(text) if text.contains("chip") && text.contains("words"))
+            );
+        }
+    }
+}

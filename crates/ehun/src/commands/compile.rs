@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use ehun_backend::{Attention, Options, Precision};
-use ehun_backend_xla::{BucketReport, aot};
+use ehun_backend_xla::{BucketReport, CompileIn, aot};
 use ehun_graph::Graph;
 use ehun_models::{Checkpoint, LoadOptions, Model, Outline};
 
@@ -43,6 +44,9 @@ pub struct Compile {
     attention: Attention,
     #[command(flatten)]
     shapes: BucketArgs,
+    /// Longest time for one compilation; a form that takes longer counts as refused
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = at_least_one)]
+    time_limit: usize,
     /// Compile every form of each bucket, and not only until one serves
     #[arg(long)]
     all_forms: bool,
@@ -79,6 +83,9 @@ impl Compile {
         let mut config = aot::AotConfig::new().map_err(CommandError::io("this program's own path"))?;
         config.out = self.out.clone();
         config.all_forms = self.all_forms;
+        if let CompileIn::Child { time_limit, .. } = &mut config.compile_in {
+            *time_limit = Duration::from_secs(self.time_limit as u64);
+        }
         let mut told = |report: &BucketReport| eprintln!("{}: {}", report.bucket, report.reason);
         let table = aot::aot(&self.topology, &subject.graph, &options, &config, &mut told)?;
         if self.json {
