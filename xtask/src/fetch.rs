@@ -81,13 +81,20 @@ pub fn models(_: &[String]) -> Outcome {
     MINILM.fetch().map(|_| ())
 }
 
-/// Fetches the PJRT plugin for the CPU.
+/// Fetches the PJRT plugin for the CPU and ONNX Runtime's library.
 pub fn plugins(_: &[String]) -> Outcome {
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return XLA_CPU.fetch().map(|_| ());
+        XLA_CPU.fetch()?;
+        let folder = cache().join("plugins/onnxruntime");
+        if ehun_backend_onnx::library::in_folder(&folder).is_none() {
+            println!("fetching {} into {}", ehun_backend_onnx::library::REQUIREMENT, folder.display());
+            ehun_backend_onnx::install("onnx:cpu", Some(&folder)).map_err(|error| error.to_string())?;
+        }
+        return Ok(());
     }
     println!(
-        "the PJRT plugin for the CPU is built for Linux on x86-64 alone: the tests of the XLA backend will not run"
+        "the PJRT plugin and ONNX Runtime are pinned for Linux on x86-64 alone: the tests of the XLA and ONNX backends \
+         will not run"
     );
     Ok(())
 }

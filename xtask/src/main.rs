@@ -25,7 +25,11 @@ const TASKS: &[Task] = &[
     Task { name: "test", about: "fetch what tests need and run all of them", run: suites::test },
     Task { name: "setup", about: "fetch the embedded model only: all that a build needs", run: model::setup },
     Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: fetch::models },
-    Task { name: "plugins", about: "fetch the PJRT plugin for the CPU that the XLA tests run on", run: fetch::plugins },
+    Task {
+        name: "plugins",
+        about: "fetch the PJRT plugin for the CPU and ONNX Runtime, which tests run on",
+        run: fetch::plugins,
+    },
     Task { name: "floors", about: "check that no crate uses one beside or above it", run: floors::check },
     Task {
         name: "bench",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::command::{Outcome, cargo, program, python, root, run};
+use crate::command::{Outcome, cache, cargo, program, python, root, run};
 use crate::{fetch, floors, model};
 
 /// The program as `cargo build --release` leaves it.
@@ -40,7 +40,8 @@ pub fn test(_: &[String]) -> Outcome {
     fetch::plugins(&[])?;
     floors::check(&[])?;
     run(&mut cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"]))?;
-    readers()
+    readers()?;
+    exported()
 }
 
 /// What the main job writes is read by pyarrow, DuckDB, Polars and pandas.
@@ -51,6 +52,37 @@ fn readers() -> Outcome {
     let out = text(target().join("tests/tables"));
     run(&mut program(ehun(), &["process", "--quiet", "examples/documents", "--out", &out]))?;
     run(&mut program(&python, &[text(folder.join("read_tables.py")), out]))
+}
+
+/// What `ehun export` writes runs in plain onnxruntime, with the vectors that Ehun gives.
+fn exported() -> Outcome {
+    let library = cache().join("plugins/onnxruntime");
+    let Some(library) = ehun_backend_onnx::library::in_folder(&library) else {
+        println!("not run: an exported model in plain onnxruntime (cargo xtask plugins)");
+        return Ok(());
+    };
+    let folder = root().join("tests/python");
+    let python = python("onnx", &folder.join("requirements-onnx.txt"))?;
+    let source = fetch::MINILM.fetch()?;
+    let out = target().join("tests/export");
+    let error = |e: std::io::Error| format!("{}: {e}", out.display());
+    std::fs::create_dir_all(&out).map_err(error)?;
+    let vectors = out.join("vectors.jsonl");
+    let texts = text(folder.join("texts.txt"));
+    let mut embed = program(ehun(), &["embed", "--backend", "onnx", "--model", &text(&source), "--file", &texts]);
+    let file = std::fs::File::create(&vectors).map_err(error)?;
+    run(embed.env(ehun_backend_onnx::library::VARIABLE, library).stdout(file))?;
+    let script = text(folder.join("run_onnx.py"));
+    let tokenizer = text(source.join("tokenizer.json"));
+    // Both forms of attention, and weights inside and beside the model.
+    for (name, flags) in [("native", &[][..]), ("fused", &["--weights-beside"][..])] {
+        let onnx = text(out.join(name).with_extension("onnx"));
+        let mut export = program(ehun(), &["export", "--model", &text(&source), "--attention", name, "--out", &onnx]);
+        run(export.args(flags))?;
+        let arguments = [script.clone(), onnx, texts.clone(), text(&vectors), tokenizer.clone()];
+        run(&mut program(&python, &arguments))?;
+    }
+    Ok(())
 }
 
 /// Benchmarks by name.

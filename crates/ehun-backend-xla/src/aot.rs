@@ -8,7 +8,6 @@ use ehun_backend::{Attention, Bucket, Options, Precision};
 use ehun_graph::Graph;
 use serde::{Deserialize, Serialize};
 
-use crate::buckets;
 use crate::choice::{Attempt, BucketReport, Recipe, whole_loops};
 use crate::error::XlaError;
 use crate::lower::attention::Form;
@@ -16,6 +15,7 @@ use crate::lower::{self, Target, imported};
 use crate::pjrt::{CompiledFigures, Plugin, Topology};
 use crate::plugins;
 use crate::worker::{CompileFor, CompileIn, compile_in_child};
+use ehun_backend::buckets;
 
 /// Memory of a chip in bytes by the kind that the compiler names, from the makers' tables.
 const CHIP_MEMORY: [(&str, u64); 5] =

@@ -11,7 +11,6 @@ use ehun_backend::{
 };
 use ehun_graph::{Graph, Op, WeightStore};
 
-use crate::buckets;
 use crate::cache::{Cache, Found};
 use crate::choice::{Attempt, BucketReport, Candidate, Recipe, whole_loops};
 use crate::executable::{BucketProgram, XlaExecutable};
@@ -22,6 +21,7 @@ use crate::parameters;
 use crate::pjrt::{Client, LoadedExecutable, PjrtError, PluginError};
 use crate::plugins;
 use crate::worker::{CompileFor, CompileIn, compile_in_child};
+use ehun_backend::buckets;
 
 /// How far a compilation is; given to [`XlaConfig::progress`] before each bucket and at the end.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -11,11 +11,11 @@ use ehun_backend::{
 };
 use ehun_graph::{Graph, RaggedBatch, RotarySpec, Rows};
 
-use crate::buckets;
 use crate::choice::BucketReport;
 use crate::lower::{Input, InputSpec, rotary_specs};
 use crate::parameters::{f32_bytes, i32_bytes};
 use crate::pjrt::{Buffer, Client, LoadedExecutable, PjrtError};
+use ehun_backend::buckets;
 
 static COMPILATIONS: AtomicU64 = AtomicU64::new(0);
 

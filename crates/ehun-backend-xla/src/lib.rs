@@ -9,7 +9,6 @@
 //! | [`pjrt`] | safe Rust around the C interface of plugins |
 //! | [`plugins`] | where plugins are found and how they get there |
 //! | [`lower`] | the graph as StableHLO text |
-//! | [`buckets`] | static shapes: which are compiled, which one a batch gets |
 //! | [`choice`] | which attention form a bucket gets, by the compiled programs' figures |
 //! | [`cache`] | compiled programs on disk |
 //! | [`worker`] | compilation in a child process |
@@ -19,7 +18,6 @@
 
 pub mod aot;
 mod backend;
-pub mod buckets;
 pub mod cache;
 pub mod choice;
 mod error;

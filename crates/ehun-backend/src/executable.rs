@@ -158,6 +158,15 @@ impl Outputs {
     }
 }
 
+/// Where the operations of a compiled model run, for backends that hand them to several providers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The provider, as the runtime names it.
+    pub provider: String,
+    /// How many operations of each kind it has.
+    pub operators: BTreeMap<String, usize>,
+}
+
 /// A compiled model. See the crate's page for what an implementation promises.
 pub trait Executable: Send + Sync {
     /// Which batches it takes.
@@ -166,6 +175,11 @@ pub trait Executable: Send + Sync {
     /// Decides what will be done with `batch`. Fails with `Refused` where no shape takes it, and with `InvalidInput` where
     /// it does not fit the model.
     fn plan(&self, batch: &RaggedBatch) -> Result<Plan, BackendError>;
+
+    /// Which operations run where. Empty where all run on the backend's one device.
+    fn placement(&self) -> Vec<Placement> {
+        Vec::new()
+    }
 
     /// Computes `batch` as `plan`, made for it, says.
     fn run(&self, plan: &Plan, batch: &RaggedBatch, options: &RunOptions) -> Result<Outputs, BackendError>;

@@ -35,6 +35,7 @@
 //! the laws above. A backend that passes for what it claims is interchangeable with any other that does.
 
 mod backend;
+pub mod buckets;
 mod error;
 mod executable;
 mod options;
@@ -42,6 +43,8 @@ mod registry;
 
 pub use backend::{AttentionChoice, Backend, BackendInfo, Capabilities};
 pub use error::{BackendError, Refusal};
-pub use executable::{Bucket, Executable, OpTime, OutputRows, Outputs, Plan, RunOptions, RunReport, ShapePolicy, run};
+pub use executable::{
+    Bucket, Executable, OpTime, OutputRows, Outputs, Placement, Plan, RunOptions, RunReport, ShapePolicy, run,
+};
 pub use options::{Attention, BucketChoice, Options, Precision};
 pub use registry::{BackendFactory, BackendStatus, Registry, Unavailable};

@@ -28,7 +28,12 @@ pub trait BackendFactory: Send + Sync {
     /// The names that this factory knows, available here or not: `["xla:cpu", "xla:tpu", "xla:cuda"]`.
     fn names(&self) -> Vec<String>;
 
-    /// Opens the backend `name`, one of [`BackendFactory::names`].
+    /// Whether `name` is one of this factory's, also under another name than the one that it lists.
+    fn knows(&self, name: &str) -> bool {
+        self.names().iter().any(|known| known == name)
+    }
+
+    /// Opens the backend `name`, one that it knows.
     fn open(&self, name: &str) -> Result<Arc<dyn Backend>, Unavailable>;
 }
 
@@ -68,8 +73,7 @@ impl Registry {
 
     /// Opens the backend `name`.
     pub fn open(&self, name: &str) -> Result<Arc<dyn Backend>, Unavailable> {
-        let known = self.factories.iter().find(|factory| factory.names().iter().any(|known| known == name));
-        match known {
+        match self.factories.iter().find(|factory| factory.knows(name)) {
             Some(factory) => factory.open(name),
             None => {
                 let reason = format!("this program was built with {}", self.names().join(", "));

@@ -54,6 +54,12 @@ pub enum CommandError {
     /// A plugin could not be installed.
     #[error(transparent)]
     Install(#[from] ehun_backend_xla::plugins::InstallError),
+    /// ONNX Runtime could not be installed.
+    #[error(transparent)]
+    InstallOnnx(#[from] ehun_backend_onnx::InstallError),
+    /// A model could not be written for other runtimes.
+    #[error(transparent)]
+    Export(#[from] ehun_backend_onnx::export::ExportError),
     /// Compiling ahead of time failed.
     #[error(transparent)]
     Xla(#[from] ehun_backend_xla::XlaError),

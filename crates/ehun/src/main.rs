@@ -49,6 +49,8 @@ enum Command {
     Serve(run::serve::Serve),
     /// Compile a model ahead of time for a TPU that is not there, with memory and cost by bucket
     Compile(run::compile::Compile),
+    /// Write a model as an ONNX file, or as a StableHLO program, for other runtimes
+    Export(run::export::Export),
     /// Fetch models of the Hugging Face Hub, list, verify and remove them
     Models(run::models::Models),
 }
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Conform(command) => command.run(),
         Command::Serve(command) => command.run(),
         Command::Compile(command) => command.run(),
+        Command::Export(command) => command.run(),
         Command::Models(command) => command.run(),
     };
     match result {

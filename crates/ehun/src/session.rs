@@ -52,7 +52,10 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// All backends that this program was built with.
 pub fn registry() -> Registry {
-    Registry::new().with(ehun_backend_cpu::CpuFactory).with(ehun_backend_xla::XlaFactory::default())
+    Registry::new()
+        .with(ehun_backend_cpu::CpuFactory)
+        .with(ehun_backend_xla::XlaFactory::default())
+        .with(ehun_backend_onnx::OnnxFactory::default())
 }
 
 /// Where compiled programs are kept: `$XDG_CACHE_HOME/ehun/programs`, or under `~/.cache`; nowhere without a home.

@@ -22,9 +22,9 @@ pub struct Backends {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Fetch the plugin of a backend by pip, at a pinned version and hash
+    /// Fetch the plugin or library of a backend by pip, at a pinned version and hash
     Install {
-        /// xla:cpu, xla:tpu or xla:cuda
+        /// xla:cpu, xla:tpu, xla:cuda or onnx
         name: String,
         /// Accept the licence of a plugin that asks for it
         #[arg(long)]
@@ -36,8 +36,12 @@ impl Backends {
     /// Lists them.
     pub fn run(self) -> CommandResult {
         if let Some(Action::Install { name, accept_licence }) = &self.action {
-            let platform = name.strip_prefix("xla:").unwrap_or(name);
-            let path = ehun_backend_xla::install(platform, *accept_licence, None)?;
+            let path = if name == "onnx" || name.starts_with("onnx:") {
+                ehun_backend_onnx::install(name, None)?
+            } else {
+                let platform = name.strip_prefix("xla:").unwrap_or(name);
+                ehun_backend_xla::install(platform, *accept_licence, None)?
+            };
             line(&path.display().to_string())?;
             return Ok(Outcome::Done);
         }
@@ -47,16 +51,16 @@ impl Backends {
                 continue;
             }
             let Some(info) = &status.info else {
-                line(&format!("{:10} not available: {}", status.name, status.unavailable.unwrap_or_default()))?;
+                line(&format!("{:13} not available: {}", status.name, status.unavailable.unwrap_or_default()))?;
                 continue;
             };
             let precisions: Vec<&str> = info.precisions.iter().map(|precision| precision.name()).collect();
-            line(&format!("{:10} {} (version {})", status.name, info.device, info.version))?;
-            line(&format!("{:10} precision {}", "", precisions.join(", ")))?;
-            line(&format!("{:10} attention {}", "", info.attention_kernels.join(", ")))?;
+            line(&format!("{:13} {} (version {})", status.name, info.device, info.version))?;
+            line(&format!("{:13} precision {}", "", precisions.join(", ")))?;
+            line(&format!("{:13} attention {}", "", info.attention_kernels.join(", ")))?;
             if self.verbose {
                 for note in &info.notes {
-                    line(&format!("{:10} {note}", ""))?;
+                    line(&format!("{:13} {note}", ""))?;
                 }
             }
         }

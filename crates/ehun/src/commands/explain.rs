@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use ehun_backend::{Capabilities, OpTime};
+use ehun_backend::{Capabilities, OpTime, Placement};
 use ehun_engine::{Input, Request};
 use serde::Serialize;
 
@@ -17,6 +17,9 @@ pub struct Explain {
     /// Run a batch and show the time of each operation
     #[arg(long)]
     profile: bool,
+    /// Load the model and show which operations run on which provider
+    #[arg(long)]
+    placement: bool,
     /// Tokens of each text of that batch [default: what the model takes, at most 128]
     #[arg(long, value_name = "N", requires = "profile")]
     tokens: Option<usize>,
@@ -42,6 +45,7 @@ struct Plan {
     weight_bytes: usize,
     backends: Vec<Capabilities>,
     profile: Option<Vec<OpTime>>,
+    placement: Vec<Placement>,
 }
 
 impl Explain {
@@ -54,6 +58,16 @@ impl Explain {
             backends.iter().map(|backend| backend.capabilities(model.graph(), &options)).collect();
         let refused = capabilities.iter().any(|capability| !capability.refusals.is_empty());
         let profile = if self.profile && !refused { Some(self.measure(&model)?) } else { None };
+        let mut placement = Vec::new();
+        for backend in backends.iter().filter(|_| self.placement && !refused) {
+            let failed = |source| ehun_engine::DeployError {
+                model: model.name().to_owned(),
+                backend: backend.info().name,
+                source: Box::new(source),
+            };
+            let executable = backend.compile(model.graph().clone(), model.weights(), &options).map_err(failed)?;
+            placement.extend(executable.placement());
+        }
         let plan = Plan {
             model: model.name().to_owned(),
             revision: model.revision().map(str::to_owned),
@@ -65,6 +79,7 @@ impl Explain {
             weight_bytes: model.weights().num_bytes(),
             backends: capabilities,
             profile,
+            placement,
         };
         if self.json {
             json_line(&plan)?
@@ -117,6 +132,12 @@ fn show(plan: &Plan) -> Result<(), CommandError> {
         for refusal in &backend.refusals {
             line(&format!("  refused: {refusal}"))?;
         }
+    }
+    for placement in &plan.placement {
+        let list: Vec<String> =
+            placement.operators.iter().map(|(operator, count)| format!("{count} {operator}")).collect();
+        let all: usize = placement.operators.values().sum();
+        line(&format!("on {}: {all} operations: {}", placement.provider, list.join(", ")))?;
     }
     let Some(times) = &plan.profile else { return Ok(()) };
     let total: f64 = times.iter().map(|time| time.seconds).sum();

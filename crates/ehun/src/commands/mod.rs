@@ -6,6 +6,7 @@ pub mod compile;
 pub mod conform;
 pub mod embed;
 pub mod explain;
+pub mod export;
 pub mod models;
 pub mod process;
 pub mod rerank;

@@ -1,6 +1,6 @@
-//! Which static shapes are compiled, and which one a batch gets.
+//! Which static shapes a backend has that needs them, and which one a batch gets.
 
-use ehun_backend::{Bucket, BucketChoice, Refusal};
+use crate::{Bucket, BucketChoice, Refusal};
 
 /// Most programs that are chosen without being listed.
 pub const MAX_PROGRAMS: usize = 24;

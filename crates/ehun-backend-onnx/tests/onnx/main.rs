@@ -1,0 +1,7 @@
+//! ONNX Runtime's CPU provider against goldens, the conformance suite and planted faults.
+
+mod common;
+mod conformance;
+mod export;
+mod faults;
+mod goldens;
