@@ -9,11 +9,12 @@ use ehun_backend::{
     Options, Placement, Precision, Refusal, Unavailable, buckets,
 };
 use ehun_graph::{AttentionSpec, Graph, WeightStore};
+use ort_sys::OrtErrorCode;
 
 use crate::executable::OnnxExecutable;
 use crate::library::{self, VARIABLE};
 use crate::lower::attention::Form;
-use crate::lower::lower;
+use crate::lower::{Target, lower};
 use crate::proto::{Model, Place, Tensor};
 use crate::provider::{PRODUCTS, PROVIDERS, Provider};
 use crate::runtime::{OrtError, Placed, Runtime, Session, SessionRequest};
@@ -153,6 +154,10 @@ impl OnnxBackend {
         match &options.attention {
             Attention::Auto => {}
             Attention::Named(name) => match Form::from_name(name) {
+                Some(form) if !forms(self.provider).any(|known| known == form) => {
+                    let reason = format!("{} has no kernel for attention `{form}`", self.provider.runtime_name);
+                    refusals.push(Refusal::new("options", reason));
+                }
                 Some(form) => refusals.extend(
                     graph.attentions().filter_map(|(label, spec)| Some(Refusal::new(label, form.refusal(spec)?))),
                 ),
@@ -184,9 +189,14 @@ impl OnnxBackend {
         let buckets = self.buckets(&graph, options).map_err(|refusal| BackendError::Refused(vec![refusal]))?;
         let longest = buckets.iter().map(|bucket| bucket.length).max().unwrap_or(1);
         let form = |spec: &AttentionSpec| choose(self.provider, &options.attention, spec).0;
-        let model = lower(&graph, weights, longest, &form).map_err(|error| BackendError::Failed(error.to_string()))?;
+        let target = Target { longest, form: &form, pooling_starts: true };
+        let model = lower(&graph, weights, target).map_err(|error| BackendError::Failed(error.to_string()))?;
         let on_device = |error: OrtError| error.on_device(&self.device());
-        let session = self.session(&model, options.threads).map_err(on_device)?;
+        let session = self.session(&model, options.threads).map_err(|error| match error.code {
+            // An operation that neither the provider nor the CPU has.
+            OrtErrorCode::ORT_NOT_IMPLEMENTED => BackendError::Refused(vec![Refusal::new("graph", error.to_string())]),
+            _ => on_device(error),
+        })?;
         let placed = session.placement().map_err(on_device)?;
         if let Some(reason) = not_taken(self.provider, &placed) {
             return Err(BackendError::Refused(vec![Refusal::new("graph", reason)]));
@@ -244,6 +254,12 @@ fn by_provider(placed: &[Placed], first: &Provider) -> Vec<Placement> {
     list
 }
 
+/// The forms that a provider has kernels for.
+fn forms(provider: &Provider) -> impl Iterator<Item = Form> {
+    let has_fused = provider.has_fused;
+    Form::ALL.into_iter().filter(move |form| *form != Form::Fused || has_fused)
+}
+
 /// The form of an attention operation, and why.
 fn choose(provider: &Provider, attention: &Attention, spec: &AttentionSpec) -> (Form, String) {
     if let Attention::Named(name) = attention {
@@ -269,7 +285,7 @@ impl Backend for OnnxBackend {
                 self.runtime.version(),
                 env!("CARGO_PKG_VERSION")
             ),
-            attention_kernels: Form::ALL.map(|form| form.name().to_owned()).to_vec(),
+            attention_kernels: forms(self.provider).map(|form| form.name().to_owned()).collect(),
             precisions: vec![Precision::F32],
             notes: vec![
                 format!("library {}", self.runtime.path().display()),

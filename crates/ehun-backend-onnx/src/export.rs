@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ehun_graph::{Graph, WeightStore};
 
 use crate::lower::attention::Form;
-use crate::lower::{MissingWeight, lower};
+use crate::lower::{MissingWeight, Target, lower};
 use crate::proto::{Place, Tensor};
 
 /// A file of the format may have no more than 2 GiB; beyond this, large tensors go into a file beside it.
@@ -52,25 +52,36 @@ pub struct Exported {
     pub data: Option<PathBuf>,
 }
 
-/// Writes the model of `graph` for sequences of up to `longest` tokens to `path`.
+/// How a model is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// The longest sequence, in tokens.
+    pub longest: usize,
+    /// How attention is written.
+    pub form: Form,
+    /// Whether the model has the input `pooling_starts`, the first position that pooling reads of each sequence.
+    pub pooling_starts: bool,
+    /// Write the weights into a file of their own, also where they are not too large for one.
+    pub weights_beside: bool,
+}
+
+/// Writes the model of `graph` to `path`.
 ///
 /// Inputs are int64 and padded behind each sequence: `input_ids`, `attention_mask`, `token_type_ids` as far as the graph
-/// reads them, and `pooling_starts`, which may be left out. Outputs have the graph's names. Weights that are too large for one
-/// file, or any where `weights_beside` asks for it, are written to a file of their own.
+/// reads them. Outputs have the graph's names.
 pub fn export(
     graph: &Graph,
     weights: &WeightStore,
-    longest: usize,
-    form: Form,
+    options: &ExportOptions,
     path: &Path,
-    weights_beside: bool,
 ) -> Result<Exported, ExportError> {
+    let ExportOptions { longest, form, pooling_starts, weights_beside } = *options;
     for (label, spec) in graph.attentions() {
         if let Some(reason) = form.refusal(spec) {
             return Err(ExportError::Refused { operation: label.to_owned(), reason });
         }
     }
-    let model = lower(graph, weights, longest, &|_| form)?;
+    let model = lower(graph, weights, Target { longest, form: &|_| form, pooling_starts })?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| ExportError::Io { path, source }

@@ -32,7 +32,14 @@ pub struct Provider {
 
 /// All providers that can be asked for, the CPU first.
 pub const PROVIDERS: [Provider; 7] = [
-    Provider { name: "cpu", runtime_name: CPU, append: Append::Nothing, options: &[], package: "onnxruntime" },
+    Provider {
+        name: "cpu",
+        runtime_name: CPU,
+        append: Append::Nothing,
+        options: &[],
+        has_fused: true,
+        package: "onnxruntime",
+    },
     Provider {
         name: "tensorrt",
         runtime_name: "TensorrtExecutionProvider",

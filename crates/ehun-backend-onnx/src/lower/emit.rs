@@ -112,6 +112,12 @@ impl<'a> Emitter<'a> {
         self.floats(&format!("float_{:08x}", value.to_bits()), &[], &[value])
     }
 
+    /// A constant float64 number without dimensions.
+    pub fn double(&mut self, value: f64) -> Val {
+        let name = format!("double_{:016x}", value.to_bits());
+        self.tensor(&name, Element::F64, &[], || value.to_le_bytes().to_vec().into())
+    }
+
     /// An input of the model.
     pub fn input(&mut self, name: &'static str, element: Element, dims: &[Dim]) -> Val {
         if !self.model.inputs.iter().any(|port| port.name == name) {

@@ -11,7 +11,7 @@ pub mod scene;
 
 use std::borrow::Cow;
 
-use ehun_graph::{DType, Graph, Index, Op, Rows, TensorView, ValueId, WeightId, WeightStore};
+use ehun_graph::{AttentionSpec, DType, Graph, Index, Op, Rows, TensorView, ValueId, WeightId, WeightStore};
 
 use crate::proto::{Dim, Element, Model};
 use attention::Form;
@@ -23,17 +23,22 @@ use scene::{INPUT_IDS, Scene, TOKEN_TYPE_IDS};
 #[error("tensor `{0}` is not in the weights")]
 pub struct MissingWeight(pub String);
 
-/// The model of `graph` for sequences of up to `longest` tokens; `form` says for each attention operation how it is
-/// written.
-pub fn lower<'a>(
-    graph: &'a Graph,
-    weights: &'a WeightStore,
-    longest: usize,
-    form: &dyn Fn(&ehun_graph::AttentionSpec) -> Form,
-) -> Result<Model<'a>, MissingWeight> {
+/// What a model is written for.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// The longest sequence, in tokens: tables are laid out for it.
+    pub longest: usize,
+    /// How each attention operation is written.
+    pub form: &'a dyn Fn(&AttentionSpec) -> Form,
+    /// Whether the first positions that pooling reads are an input; else pooling reads from the start.
+    pub pooling_starts: bool,
+}
+
+/// The model of `graph` for `target`.
+pub fn lower<'a>(graph: &'a Graph, weights: &'a WeightStore, target: Target<'_>) -> Result<Model<'a>, MissingWeight> {
     let mut e = Emitter::default();
-    let scene = Scene::new(&mut e, longest);
-    let mut lowering = Lowering { graph, weights, form, e, scene, values: Vec::new() };
+    let scene = Scene::new(&mut e, target.longest, target.pooling_starts);
+    let mut lowering = Lowering { graph, weights, form: target.form, e, scene, values: Vec::new() };
     for node in graph.nodes() {
         lowering.e.at(&node.label);
         let value = lowering.operation(&node.op, node.rows, node.width)?;
@@ -56,7 +61,7 @@ pub fn lower<'a>(
 struct Lowering<'a, 'f> {
     graph: &'a Graph,
     weights: &'a WeightStore,
-    form: &'f dyn Fn(&ehun_graph::AttentionSpec) -> Form,
+    form: &'f dyn Fn(&AttentionSpec) -> Form,
     e: Emitter<'a>,
     scene: Scene,
     values: Vec<Val>,

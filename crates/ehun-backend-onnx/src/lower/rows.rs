@@ -181,7 +181,7 @@ pub fn pooling(e: &mut Emitter<'_>, scene: &Scene, x: &Val, mode: PoolingMode) -
         let first = e.gather(x, &zero, 1);
         return e.select(&not_empty, &first, 0.0);
     }
-    let starts = scene.pooling_starts(e);
+    let starts = scene.starts(e);
     let one = e.int(1);
     let inside = if mode == PoolingMode::LastToken {
         let last = e.binary("Sub", &lengths, &one);

@@ -5,7 +5,7 @@ use ehun_graph::{Band, RotaryScaling, RotarySpec};
 use super::emit::{Emitter, Val};
 use crate::proto::{Attribute, Dim, Element};
 
-/// Name of the input with the first position that pooling reads of each sequence, `[batch]`; left out, it is 0 for all.
+/// Name of the input with the first position that pooling reads of each sequence, `[batch]`.
 pub const POOLING_STARTS: &str = "pooling_starts";
 /// Name of the input that is 1 for the tokens of a sequence and 0 for the padding behind them, `[batch, length]`.
 pub const ATTENTION_MASK: &str = "attention_mask";
@@ -24,11 +24,13 @@ pub struct Scene {
     pub positions: Val,
     /// Longest sequence that tables are laid out for.
     pub longest: usize,
+    /// Whether the first positions that pooling reads are an input; else they are 0.
+    pub pooling_starts: bool,
 }
 
 impl Scene {
     /// The scene of a model for sequences of up to `longest` tokens.
-    pub fn new(e: &mut Emitter<'_>, longest: usize) -> Self {
+    pub fn new(e: &mut Emitter<'_>, longest: usize, pooling_starts: bool) -> Self {
         e.at("batch");
         let mask = e.input(ATTENTION_MASK, Element::I64, &[Dim::Name("batch"), Dim::Name("length")]);
         let lengths = e.reduce_away("ReduceSum", &mask, 1);
@@ -37,14 +39,15 @@ impl Scene {
         let end = e.binary("Squeeze", &length, &zero_axis);
         let (zero, one) = (e.int(0), e.int(1));
         let positions = e.node("Range", &[&zero, &end, &one], &[]);
-        Self { lengths, length, positions, longest }
+        Self { lengths, length, positions, longest, pooling_starts }
     }
 
-    /// The first position that pooling reads, int64 `[batch, 1]` or `[1, 1]`.
-    pub fn pooling_starts(&self, e: &mut Emitter<'_>) -> Val {
-        let starts = e.input(POOLING_STARTS, Element::I64, &[Dim::Name("batch or 1")]);
-        // A constant of the input's name is what the input is where nobody gives it.
-        e.tensor(POOLING_STARTS, Element::I64, &[1], || 0i64.to_le_bytes().to_vec().into());
+    /// The first position that pooling reads, int64 `[batch, 1]` or a constant.
+    pub fn starts(&self, e: &mut Emitter<'_>) -> Val {
+        if !self.pooling_starts {
+            return e.int(0);
+        }
+        let starts = e.input(POOLING_STARTS, Element::I64, &[Dim::Name("batch")]);
         e.unsqueeze(&starts, &[1])
     }
 
@@ -112,17 +115,26 @@ impl Scene {
         let row = e.binary("Max", &self.lengths, &least);
         let row = e.binary("Sub", &row, &least);
         let frequencies = e.gather(&table, &row, 0);
-        // The angle is taken in float64: a float32 holds no angle of thousands of radians well enough.
+        // A float32 holds no angle of thousands of radians well enough: it is taken in float64, brought to a half turn either
+        // side of 0, and given on as two float32, since few runtimes have a cosine in float64.
         let frequencies = e.cast(&frequencies, Element::F64);
         let frequencies = e.unsqueeze(&frequencies, &[1, 2]);
         let positions = e.cast(&self.positions, Element::F64);
         let positions = e.unsqueeze(&positions, &[1, 2]);
         let angle = e.binary("Mul", &positions, &frequencies);
-        let mut turn = |operator: &'static str| {
-            let x = e.unary(operator, &angle);
-            e.cast(&x, Element::F32)
-        };
-        (turn("Cos"), turn("Sin"))
+        let turn = e.double(std::f64::consts::TAU);
+        let turns = e.binary("Div", &angle, &turn);
+        let whole = e.unary("Round", &turns);
+        let part = e.binary("Sub", &turns, &whole);
+        let angle = e.binary("Mul", &part, &turn);
+        let high = e.cast(&angle, Element::F32);
+        let back = e.cast(&high, Element::F64);
+        let low = e.binary("Sub", &angle, &back);
+        let low = e.cast(&low, Element::F32);
+        // cos(h + l) = cos h - l sin h and sin(h + l) = sin h + l cos h, as l is below an ulp of h.
+        let (cos, sin) = (e.unary("Cos", &high), e.unary("Sin", &high));
+        let (less, more) = (e.binary("Mul", &low, &sin), e.binary("Mul", &low, &cos));
+        (e.binary("Sub", &cos, &less), e.binary("Add", &sin, &more))
     }
 
     /// Rows `index(relative)` of `table` for all relative positions `-(longest - 1)..longest`, along dimension 0.

@@ -1,12 +1,13 @@
 //! The exported file, loaded by the runtime as a stranger would.
 
+use ehun_backend_onnx::export::ExportOptions;
 use ehun_backend_onnx::runtime::{Runtime, Session, SessionRequest};
 use ehun_backend_onnx::{Form, export, library, provider};
 use ehun_graph::{AttentionSpec, GraphBuilder, Index, PoolingMode, RotaryScaling, RotarySpec, WeightRef, WeightStore};
 
 /// A graph with a rotary embedding of every kind of table, attention and pooling.
 #[test]
-fn an_exported_model_needs_no_optional_input_and_its_lengths_are_free() {
+fn an_exported_model_has_free_lengths_and_rotary_tables_by_length() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/plugins/onnxruntime");
     let Some(path) = library::in_folder(&folder) else {
         println!("not run: no ONNX Runtime library (cargo xtask plugins)");
@@ -27,9 +28,11 @@ fn an_exported_model_needs_no_optional_input_and_its_lengths_are_free() {
 
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("model.onnx");
-    let exported = export(&graph, &weights, 16, Form::Native, &file, false).unwrap();
+    let options = ExportOptions { longest: 16, form: Form::Native, pooling_starts: false, weights_beside: false };
+    let exported = export(&graph, &weights, &options, &file).unwrap();
     assert_eq!(exported.outputs, ["embedding"]);
-    assert!(exported.data.is_none() && exported.inputs.contains(&"pooling_starts".to_owned()));
+    assert_eq!(exported.inputs, ["attention_mask", "input_ids"]);
+    assert!(exported.data.is_none());
     let model = std::fs::read(&file).unwrap();
     let request = SessionRequest { model: &model, files: &[], provider: &provider::PROVIDERS[0], threads: Some(1) };
     let session = Session::new(&runtime, &request).unwrap();

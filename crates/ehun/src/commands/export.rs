@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use ehun_backend::{Attention, Bucket, Precision};
+use ehun_backend_onnx::export::ExportOptions;
 use ehun_backend_onnx::{Form, export};
 use ehun_backend_xla::Form as XlaForm;
 use ehun_backend_xla::lower::{Input, Program, Target, constants, folded_values, lower};
@@ -33,6 +34,10 @@ pub struct Export {
     /// Most tokens of a text, below what the model allows
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
+    /// Give an ONNX model the input `pooling_starts`, the first position that pooling reads of each text: for
+    /// checkpoints that leave a prompt out of it
+    #[arg(long)]
+    pooling_starts: bool,
     /// Write the weights of an ONNX model into a file of their own, FILE.data; those of more than 2 GB always are
     #[arg(long)]
     weights_beside: bool,
@@ -74,8 +79,13 @@ impl Export {
         }
         let form = Form::from_name(form)
             .ok_or_else(|| CommandError::Usage(format!("`{form}` is no form of ONNX; there are native and fused")))?;
-        let longest = model.max_tokens();
-        let written = export(model.graph(), model.weights(), longest, form, &self.out, self.weights_beside)?;
+        let options = ExportOptions {
+            longest: model.max_tokens(),
+            form,
+            pooling_starts: self.pooling_starts,
+            weights_beside: self.weights_beside,
+        };
+        let written = export(model.graph(), model.weights(), &options, &self.out)?;
         line(&format!("{}: {} operations", self.out.display(), written.nodes))?;
         line(&format!("inputs: {} (int64, padded at the end)", written.inputs.join(", ")))?;
         line(&format!("outputs: {}", written.outputs.join(", ")))?;
