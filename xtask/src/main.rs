@@ -1,6 +1,7 @@
 //! Set-up, tests and benchmarks of the project, in Rust so that they run wherever it does.
 
 mod command;
+mod documents;
 mod fetch;
 mod floors;
 mod model;
@@ -32,7 +33,7 @@ const TASKS: &[Task] = &[
         about: "benchmarks: `bench peers`, `bench quality`, ...; `bench` lists them",
         run: suites::bench,
     },
-    Task { name: "soak", about: "the long suites: crashes, kills, faults", run: suites::soak },
+    Task { name: "soak", about: "the long suites: `soak kill`, `soak documents DIR...`", run: suites::soak },
 ];
 
 fn main() -> ExitCode {

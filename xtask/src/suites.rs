@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 use crate::command::{Outcome, cargo, program, python, root, run};
-use crate::{fetch, floors, model};
+use crate::{documents, fetch, floors, model};
 
 /// The program as `cargo build --release` leaves it.
-fn ehun() -> PathBuf {
+pub(crate) fn ehun() -> PathBuf {
     target().join("release/ehun")
 }
 
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-fn build() -> Outcome {
+pub(crate) fn build() -> Outcome {
     model::setup(&[])?;
     run(&mut cargo(&["build", "--release", "--locked", "--package", "ehun"]))
 }
@@ -67,7 +67,9 @@ pub fn bench(arguments: &[String]) -> Outcome {
                 cargo(&["run", "--release", "--package", "ehun-backend-cpu", "--example", "forward", "--"]);
             run(command.args(rest))
         }
+        "documents" => documents_per_second(rest),
         _ => Err("there are `bench peers` (other engines, the same texts), `bench quality` (STS, Cranfield), \
+                  `bench documents DIR...` (pages of PDF a second beside pdfium), \
                   `bench kernels` (products beside other crates), `bench attention` (naive and flash over the length), \
                   `bench forward` (one pass, by operation), `bench start` (time to the first vector, memory)"
             .to_owned()),
@@ -111,6 +113,16 @@ fn start(rest: &[String]) -> Outcome {
     run(program("python3", &[script, "--ehun".into(), text(ehun())]).args(rest))
 }
 
+/// Pages of PDF a second in two workers, beside pdfium in two processes.
+fn documents_per_second(rest: &[String]) -> Outcome {
+    run(&mut cargo(&["build", "--release", "--locked", "--package", "ehun-documents", "--example", "survey"]))?;
+    let folder = root().join("tools/pdf");
+    let python = python("pdf", &folder.join("requirements.txt"))?;
+    let survey = text(target().join("release/examples/survey"));
+    let mut command = program(&python, &[text(folder.join("pages_per_second.py")), "--survey".into(), survey]);
+    run(command.args(rest))
+}
+
 fn quality(rest: &[String]) -> Outcome {
     build()?;
     let model = fetch::MINILM.fetch()?;
@@ -121,8 +133,22 @@ fn quality(rest: &[String]) -> Outcome {
     run(command.args(rest))
 }
 
-/// The long suites: the job is killed at 200 moments instead of a few.
-pub fn soak(_: &[String]) -> Outcome {
+/// The long suites by name.
+pub fn soak(arguments: &[String]) -> Outcome {
+    let (name, rest) = arguments.split_first().map_or(("", &[][..]), |(name, rest)| (name.as_str(), rest));
+    match name {
+        "kill" => kill(),
+        "documents" => documents::soak(rest),
+        _ => Err(
+            "there are `soak kill` (the job is killed at 200 random moments and compared with an undisturbed run) and \
+                  `soak documents DIR...` (the job over trees of hard files: what came of them, and its memory)"
+                .to_owned(),
+        ),
+    }
+}
+
+/// The job is killed at 200 moments instead of a few.
+fn kill() -> Outcome {
     model::setup(&[])?;
     let mut command =
         cargo(&["test", "--release", "--locked", "--package", "ehun", "--test", "command", "--", "crash"]);

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! cargo run --release -p ehun-documents --example survey -- FOLDER [--verbose]
+//! cargo run --release -p ehun-documents --example survey -- --list FILE [--workers N]
 //! ```
-//! Given a file instead, it prints the file's blocks.
+//! Given a file instead, it prints the file's blocks. `--list` names a file of paths, one a line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if args.first().is_some_and(|a| a == WORKER_ARG) {
         worker_main();
     }
-    let folder = args.first().ok_or("usage: survey FOLDER [--verbose]")?;
+    let after = |flag: &str| args.iter().position(|a| a == flag).and_then(|at| args.get(at + 1));
+    let folder = args.first().ok_or("usage: survey FOLDER [--verbose], or survey --list FILE [--workers N]")?;
+    let workers = match after("--workers") {
+        Some(number) => number.parse()?,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
     let verbose = args.iter().any(|a| a == "--verbose");
     if Path::new(folder).is_file() {
         let pool = WorkerPool::new(PoolOptions::default())?;
@@ -32,20 +38,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let mut files = Vec::new();
-    collect(Path::new(folder), &mut files)?;
-    files.sort();
+    match after("--list") {
+        Some(list) => files.extend(std::fs::read_to_string(list)?.lines().map(PathBuf::from)),
+        None => {
+            collect(Path::new(folder), &mut files)?;
+            files.sort();
+        }
+    }
 
-    let pool = WorkerPool::new(PoolOptions::default())?;
+    let pool = WorkerPool::new(PoolOptions { workers, ..PoolOptions::default() })?;
     let options = ParseOptions::default();
     let next = AtomicUsize::new(0);
+    let pages = AtomicUsize::new(0);
+    let begun = std::time::Instant::now();
     let counts: Mutex<BTreeMap<String, BTreeMap<&'static str, u32>>> = Mutex::default();
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+        for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let start = std::time::Instant::now();
                     let (outcome, line) = match pool.parse_path(path, &options) {
                         Ok(document) => {
+                            pages.fetch_add(document.pages.len(), Ordering::Relaxed);
                             let size = document.text.len();
                             let outcome = if size > 0 { "text" } else { "no text" };
                             let children = document.children.len();
@@ -67,6 +81,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let outcomes: Vec<String> = outcomes.iter().map(|(outcome, n)| format!("{n} {outcome}")).collect();
         println!("{extension:8} {}", outcomes.join(", "));
     }
+    let (pages, seconds) = (pages.into_inner(), begun.elapsed().as_secs_f64());
+    println!("pages {pages} in {seconds:.3} s");
     let stats = pool.stats();
     println!("{stats:?}\nhand-over: {:.1} % of the time", stats.hand_over_share() * 100.0);
     Ok(())

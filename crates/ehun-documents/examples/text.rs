@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use ehun_documents::{Document, Limits, pdf};
+use ehun_documents::{Document, ParseOptions, parse};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -21,7 +21,8 @@ fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let document = match pdf::parse(&bytes, &Limits::default()) {
+    let options = ParseOptions { file_name: Some(path.clone()), ..ParseOptions::default() };
+    let document = match parse(&bytes, &options) {
         Ok(document) => document,
         Err(error) => {
             eprintln!("{}: {error}", error.code());

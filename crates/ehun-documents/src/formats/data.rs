@@ -13,13 +13,24 @@ use crate::model::{BlockKind, Boilerplate, Document, Layer};
 /// Parses CSV, or a relative with another separator: one table, whose first row is its header.
 pub(crate) fn parse_csv(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentError> {
     let decoded = decode(bytes, None);
-    let separator = separator(&decoded.text);
+    let (separator, content) = match named_separator(&decoded.text) {
+        Some(named) => named,
+        None => (separator(&decoded.text), decoded.text.as_str()),
+    };
     let media_type = if separator == '\t' { "text/tab-separated-values" } else { "text/csv" };
     let mut out = text::builder(media_type, &decoded, &options.limits);
-    let rows = records(&decoded.text, separator);
+    let rows = records(content, separator);
     let header_rows = usize::from(rows.len() > 1);
     out.push_table(rows, header_rows, Place::default())?;
     out.finish()
+}
+
+/// Excel begins a file with `sep=;` where its reader could not guess; the line is no record.
+fn named_separator(text: &str) -> Option<(char, &str)> {
+    let (line, rest) = text.split_once('\n')?;
+    let mut named = line.trim_end_matches('\r').strip_prefix("sep=")?.chars();
+    let separator = named.next()?;
+    named.next().is_none().then_some((separator, rest))
 }
 
 /// The separator that stands most often in the first lines, counted outside quotes.
@@ -202,6 +213,8 @@ mod tests {
         let document = parse_csv(source.as_bytes(), &ParseOptions::default()).unwrap();
         document.check().unwrap();
         assert_eq!(document.text, "name\tnote\nAnn; B\tsaid \"no\" and left\nBob\t5\" pipe");
+        let document = parse_csv(b"sep=|\r\na,b|c\r\n1,2|3\r\n", &ParseOptions::default()).unwrap();
+        assert_eq!(document.text, "a,b\tc\n1,2\t3");
     }
 
     #[test]

@@ -39,17 +39,18 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
     out.push_at(BlockKind::Paragraph, &head.join("\n"), boilerplate)?;
 
     // A message says the same in text and in HTML; the text is what the sender's program thought of as its words.
-    let plain: Vec<&MessagePart<'_>> = message.text_bodies().filter(|p| matches!(p.body, PartType::Text(_))).collect();
-    let has_words = plain.iter().any(|p| !p.text_contents().unwrap_or_default().trim().is_empty());
-    if has_words {
-        for part in plain {
-            push_body(&mut out, part.text_contents().unwrap_or_default())?;
-        }
-    } else {
-        for part in message.html_bodies() {
-            if let PartType::Html(source) = &part.body {
-                html::push_fragment(&mut out, source, options)?;
-            }
+    let is_text = |p: &&MessagePart<'_>| matches!(&p.body, PartType::Text(text) if !text.trim().is_empty());
+    let has_words = message.text_bodies().any(|p| is_text(&p));
+    let bodies: Vec<&MessagePart<'_>> = match has_words {
+        true => message.text_bodies().collect(),
+        false => message.html_bodies().collect(),
+    };
+    for part in bodies {
+        match &part.body {
+            PartType::Text(words) => push_body(&mut out, words)?,
+            // Beside text and not instead of it: a footer that a mailing list adds, an answer in a form.
+            PartType::Html(source) => html::push_fragment(&mut out, source, options)?,
+            _ => {}
         }
     }
 

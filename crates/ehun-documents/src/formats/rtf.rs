@@ -36,8 +36,19 @@ struct State {
 
 /// Parses an RTF file.
 pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentError> {
+    let mut out = DocumentBuilder::new("application/rtf", &options.limits);
+    push_fragment(&mut out, bytes, options)?;
+    out.finish()
+}
+
+/// Appends the blocks of RTF that stands in another document.
+pub(crate) fn push_fragment(
+    out: &mut DocumentBuilder,
+    bytes: &[u8],
+    options: &ParseOptions,
+) -> Result<(), DocumentError> {
     let mut parser = Parser {
-        out: DocumentBuilder::new("application/rtf", &options.limits),
+        out,
         bytes,
         at: 0,
         state: State {
@@ -63,12 +74,11 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
         rows: Vec::new(),
         max_groups: options.limits.nesting as usize * 4,
     };
-    parser.run()?;
-    parser.out.finish()
+    parser.run()
 }
 
 struct Parser<'p> {
-    out: DocumentBuilder,
+    out: &'p mut DocumentBuilder,
     bytes: &'p [u8],
     at: usize,
     state: State,

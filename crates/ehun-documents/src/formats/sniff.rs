@@ -111,6 +111,8 @@ pub(crate) fn sniff(bytes: &[u8], file_name: Option<&str>, limits: &Limits) -> F
     }
     let first = first_sign(head);
     match extension.as_str() {
+        // A message may have a header or two, and a damaged one none that is known.
+        "eml" | "mht" | "mhtml" => Format::Mail,
         "csv" | "tsv" | "tab" => Format::Csv,
         "json" | "jsonl" | "ndjson" | "geojson" | "ipynb" => Format::Json,
         "md" | "markdown" | "mdown" | "mkd" | "mdx" | "qmd" | "rmd" => Format::Markdown,
@@ -188,7 +190,10 @@ fn mail_format(head: &[u8]) -> Option<Format> {
             None => break,
         }
     }
-    (known >= 2).then_some(Format::Mail)
+    // Headers of a body's parts alone make a message as well; text does not begin with them.
+    let lower = text.to_ascii_lowercase();
+    let is_typed = ["content-type: multipart/", "content-type: message/"].iter().any(|head| lower.starts_with(head));
+    (known >= 2 || is_typed).then_some(Format::Mail)
 }
 
 /// Whether a line is a header field, and if so, one that only messages have.

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::beside;
+use super::docx_styles::{StyleKind, Styles, paragraph_kind, vanish};
 use super::opc::Package;
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
@@ -51,136 +53,80 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
 
     let mut seen = HashSet::new();
     for (kind, tree) in &running {
-        let text = plain_text(tree, 0);
+        let runs = plain_text(tree, 0, &styles);
         // First-page, even and odd headers often say the same.
-        if seen.insert(text.clone()) {
-            out.push(kind.clone(), &text)?;
+        if seen.insert(runs.visible.clone()) {
+            out.push(kind.clone(), &runs.visible)?;
+            for (text, reason) in runs.unseen() {
+                out.push_at(kind.clone(), text, Place::default().in_layer(Layer::Hidden(reason)))?;
+            }
         }
     }
     let root = tree.path(0, &["document", "body"]);
     let root = root.ok_or_else(|| DocumentError::malformed("DOCX", "the main part has no body"))?;
-    let mut walk = Walk { out: &mut out, styles: &styles, notes: &notes, used: HashSet::new() };
+    // A page may be coloured.
+    let on_white = tree.path(0, &["document", "background"]).is_none();
+    let mut walk = Walk { out: &mut out, on_white, styles: &styles, notes: &notes, used: HashSet::new() };
     walk.blocks(&tree, root, Place::default())?;
     walk.unused_notes()?;
 
-    // Diagrams keep their words in parts of their own.
-    for relation in sorted(relations.values().filter(|r| r.kind == "diagramData").map(|r| r.target.clone())) {
-        if let Some(tree) = package.tree(&relation, None)? {
-            for paragraph in tree.descendants(0).filter(|n| tree.name(*n) == "t") {
-                let place = Place::default().in_layer(Layer::Unplaced);
-                out.push_at(BlockKind::Paragraph, &tree.all_text(paragraph), place)?;
+    // Diagrams and charts keep their words in parts of their own, as do documents that stand within this one.
+    let mut rest: Vec<_> = relations.into_values().collect();
+    rest.sort_by(|a, b| a.target.cmp(&b.target));
+    for relation in rest {
+        match relation.kind.as_str() {
+            "diagramData" | "chart" => {
+                let Some(tree) = package.tree(&relation.target, None)? else { continue };
+                for text in beside::paragraphs(&tree) {
+                    out.push_at(BlockKind::Paragraph, &text, Place::default().in_layer(Layer::Unplaced))?;
+                }
             }
+            "aFChunk" | "package" => package.child(&relation.target, &mut out)?,
+            _ => {}
         }
     }
     out.finish()
 }
 
-fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
-    let mut names: Vec<_> = names.collect();
-    names.sort();
-    names
-}
-
-/// What paragraph styles say.
-#[derive(Debug, Default)]
-struct Styles {
-    kinds: HashMap<String, StyleKind>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StyleKind {
-    Title,
-    Heading(u8),
-    List,
-    Caption,
-    Code,
-}
-
-impl Styles {
-    fn read(tree: &Tree) -> Self {
-        let mut own = HashMap::new();
-        let mut based_on = HashMap::new();
-        let root = tree.child(0, "styles").unwrap_or(0);
-        for style in tree.all(root, "style") {
-            let Some(id) = tree.attribute(style, "styleId") else { continue };
-            if let Some(parent) = tree.child(style, "basedOn").and_then(|n| tree.attribute(n, "val")) {
-                based_on.insert(id.to_owned(), parent.to_owned());
-            }
-            let name = tree.child(style, "name").and_then(|n| tree.attribute(n, "val")).unwrap_or(id);
-            let properties = tree.child(style, "pPr");
-            let kind = Self::by_name(name).or_else(|| properties.and_then(|p| paragraph_kind(tree, p)));
-            if let Some(kind) = kind {
-                own.insert(id.to_owned(), kind);
-            }
-        }
-        let mut kinds = own.clone();
-        for id in based_on.keys() {
-            let mut at = id;
-            // A chain of styles that comes back to itself ends here.
-            for _ in 0..20 {
-                if let Some(kind) = own.get(at) {
-                    kinds.insert(id.clone(), *kind);
-                    break;
-                }
-                match based_on.get(at) {
-                    Some(parent) => at = parent,
-                    None => break,
-                }
-            }
-        }
-        Styles { kinds }
-    }
-
-    fn by_name(name: &str) -> Option<StyleKind> {
-        let name = name.to_ascii_lowercase();
-        if let Some(level) = name.strip_prefix("heading ").and_then(|n| n.trim().parse().ok()) {
-            return Some(StyleKind::Heading(level));
-        }
-        match name.as_str() {
-            "title" => Some(StyleKind::Title),
-            "caption" => Some(StyleKind::Caption),
-            "html preformatted" | "source code" | "code" | "macro text" => Some(StyleKind::Code),
-            _ if name.starts_with("list ") && name != "list paragraph" => Some(StyleKind::List),
-            _ => None,
-        }
-    }
-
-    /// The style with an id; an unknown id is tried as a name, as styles.xml may be missing.
-    fn get(&self, id: &str) -> Option<StyleKind> {
-        self.kinds.get(id).copied().or_else(|| {
-            let level = id.strip_prefix("Heading")?.parse().ok()?;
-            Some(StyleKind::Heading(level))
-        })
-    }
-}
-
-/// What a paragraph's own properties say.
-fn paragraph_kind(tree: &Tree, properties: NodeId) -> Option<StyleKind> {
-    if let Some(level) = tree.child(properties, "outlineLvl").and_then(|n| tree.attribute(n, "val")) {
-        // 9 is body text.
-        if let Some(level) = level.parse::<u8>().ok().filter(|l| *l < 9) {
-            return Some(StyleKind::Heading(level + 1));
-        }
-    }
-    let numbered = tree.child(properties, "numPr")?;
-    let id = tree.child(numbered, "numId").and_then(|n| tree.attribute(n, "val"));
-    (id != Some("0")).then_some(StyleKind::List)
-}
-
 /// A paragraph's text by visibility, and what hangs on it.
-#[derive(Default)]
-struct Runs {
+struct Runs<'s> {
+    styles: &'s Styles,
+    /// Nothing is painted behind the text, as far as is known: white letters are not seen.
+    on_white: bool,
     visible: String,
     hidden: String,
     deleted: String,
+    /// In the colour of the paper.
+    white: String,
+    /// Of no size.
+    tiny: String,
     /// Kind and id of notes, in order of reference.
     notes: Vec<(&'static str, String)>,
     /// Contents of text boxes.
     boxes: Vec<NodeId>,
 }
 
+impl<'s> Runs<'s> {
+    fn new(styles: &'s Styles) -> Self {
+        let [visible, hidden, deleted, white, tiny] = [const { String::new() }; 5];
+        Runs { styles, on_white: false, visible, hidden, deleted, white, tiny, notes: Vec::new(), boxes: Vec::new() }
+    }
+
+    /// What a reader does not see, and why.
+    fn unseen(&self) -> [(&str, HiddenReason); 4] {
+        [
+            (&self.hidden, HiddenReason::Marked),
+            (&self.deleted, HiddenReason::Deleted),
+            (&self.white, HiddenReason::SameColour),
+            (&self.tiny, HiddenReason::ZeroSize),
+        ]
+    }
+}
+
 struct Walk<'w> {
     out: &'w mut DocumentBuilder,
+    /// The paper is white and the text stands on it, in no box or table.
+    on_white: bool,
     styles: &'w Styles,
     notes: &'w HashMap<String, Tree>,
     used: HashSet<(&'static str, String)>,
@@ -232,20 +178,32 @@ impl Walk<'_> {
             }
             None => BlockKind::Paragraph,
         };
-        let mut runs = Runs::default();
-        collect(tree, node, &mut runs, Layer::Body);
+        let mut runs = Runs::new(self.styles);
+        runs.on_white = self.on_white && !properties.is_some_and(|p| is_painted(tree, p));
+        let layer = match style.is_some_and(|s| self.styles.hidden.contains(s)) {
+            true => Layer::Hidden(HiddenReason::Marked),
+            false => Layer::Body,
+        };
+        collect(tree, node, &mut runs, layer);
         self.out.push_at(kind.clone(), &runs.visible, place)?;
-        for (text, reason) in [(&runs.hidden, HiddenReason::Marked), (&runs.deleted, HiddenReason::Deleted)] {
-            self.out.push_at(BlockKind::Paragraph, text, place.in_layer(Layer::Hidden(reason)))?;
-        }
+        self.unseen(&runs, place)?;
         self.attached(tree, runs, place)
     }
 
+    fn unseen(&mut self, runs: &Runs<'_>, place: Place) -> Result<(), DocumentError> {
+        for (text, reason) in runs.unseen() {
+            self.out.push_at(BlockKind::Paragraph, text, place.in_layer(Layer::Hidden(reason)))?;
+        }
+        Ok(())
+    }
+
     /// Text boxes and notes come right after the paragraph that they hang on.
-    fn attached(&mut self, tree: &Tree, runs: Runs, place: Place) -> Result<(), DocumentError> {
+    fn attached(&mut self, tree: &Tree, runs: Runs<'_>, place: Place) -> Result<(), DocumentError> {
+        let on_white = std::mem::take(&mut self.on_white);
         for text_box in runs.boxes {
             self.blocks(tree, text_box, place)?;
         }
+        self.on_white = on_white;
         for (kind, id) in runs.notes {
             let notes = self.notes;
             let Some(tree) = notes.get(kind) else { continue };
@@ -259,8 +217,9 @@ impl Walk<'_> {
     }
 
     fn note(&mut self, tree: &Tree, note: NodeId, place: Place) -> Result<(), DocumentError> {
-        self.out.push_at(BlockKind::Footnote, &plain_text(tree, note), place)?;
-        Ok(())
+        let runs = plain_text(tree, note, self.styles);
+        self.out.push_at(BlockKind::Footnote, &runs.visible, place)?;
+        self.unseen(&runs, place)
     }
 
     /// Notes that nothing refers to.
@@ -281,20 +240,24 @@ impl Walk<'_> {
     fn table(&mut self, tree: &Tree, table: NodeId, place: Place) -> Result<(), DocumentError> {
         let mut rows: Vec<Vec<CellText>> = Vec::new();
         let mut header_rows = 0;
-        let mut attached = Runs::default();
+        let mut attached = Runs::new(self.styles);
         for row in rows_of(tree, table) {
             let is_header = tree.path(row, &["trPr", "tblHeader"]).is_some();
             if is_header && header_rows == rows.len() {
                 header_rows += 1;
             }
+            let deleted_row = tree.path(row, &["trPr", "del"]).is_some();
             let mut cells = Vec::new();
             for cell in cells_of(tree, row) {
                 let properties = tree.child(cell, "tcPr");
                 let span = properties.and_then(|p| tree.child(p, "gridSpan")).and_then(|n| tree.attribute(n, "val"));
-                let mut runs = Runs::default();
-                cell_text(tree, cell, &mut runs);
+                let mut runs = Runs::new(self.styles);
+                let deleted = deleted_row || properties.is_some_and(|p| tree.child(p, "cellDel").is_some());
+                let layer = if deleted { Layer::Hidden(HiddenReason::Deleted) } else { Layer::Body };
+                cell_text(tree, cell, &mut runs, layer);
                 attached.hidden.push_str(&runs.hidden);
                 attached.deleted.push_str(&runs.deleted);
+                attached.tiny.push_str(&runs.tiny);
                 attached.notes.append(&mut runs.notes);
                 attached.boxes.append(&mut runs.boxes);
                 cells.push(CellText {
@@ -310,9 +273,7 @@ impl Walk<'_> {
             header_rows = 1;
         }
         self.out.push_table(rows, header_rows, place)?;
-        for (text, reason) in [(&attached.hidden, HiddenReason::Marked), (&attached.deleted, HiddenReason::Deleted)] {
-            self.out.push_at(BlockKind::Paragraph, text, place.in_layer(Layer::Hidden(reason)))?;
-        }
+        self.unseen(&attached, place)?;
         self.attached(tree, attached, place)
     }
 }
@@ -340,14 +301,18 @@ fn through(tree: &Tree, node: NodeId, name: &str) -> Vec<NodeId> {
 }
 
 /// Text of a cell's paragraphs, nested tables included.
-fn cell_text(tree: &Tree, cell: NodeId, runs: &mut Runs) {
+fn cell_text(tree: &Tree, cell: NodeId, runs: &mut Runs<'_>, layer: Layer) {
     for child in tree.children(cell) {
         match tree.name(child) {
             "p" => {
-                collect(tree, child, runs, Layer::Body);
-                runs.visible.push('\n');
+                collect(tree, child, runs, layer);
+                for text in [&mut runs.visible, &mut runs.hidden, &mut runs.deleted, &mut runs.tiny] {
+                    if !text.is_empty() {
+                        text.push('\n');
+                    }
+                }
             }
-            "tbl" | "tr" | "tc" | "sdt" | "sdtContent" | "ins" | "customXml" => cell_text(tree, child, runs),
+            "tbl" | "tr" | "tc" | "sdt" | "sdtContent" | "ins" | "customXml" => cell_text(tree, child, runs, layer),
             _ => {}
         }
     }
@@ -360,7 +325,7 @@ fn alternative(tree: &Tree, node: NodeId) -> Option<NodeId> {
 }
 
 /// Collects the text of a paragraph or of an element within one.
-fn collect(tree: &Tree, node: NodeId, runs: &mut Runs, layer: Layer) {
+fn collect(tree: &Tree, node: NodeId, runs: &mut Runs<'_>, layer: Layer) {
     for child in tree.children(node) {
         match tree.name(child) {
             "r" => run(tree, child, runs, layer),
@@ -378,19 +343,49 @@ fn collect(tree: &Tree, node: NodeId, runs: &mut Runs, layer: Layer) {
     }
 }
 
-fn run(tree: &Tree, node: NodeId, runs: &mut Runs, layer: Layer) {
-    let properties = tree.child(node, "rPr");
-    let vanish = properties
-        .and_then(|p| tree.child(p, "vanish"))
-        .is_some_and(|v| !matches!(tree.attribute(v, "val"), Some("0" | "false" | "off")));
-    let layer = match layer {
-        Layer::Body if vanish => Layer::Hidden(HiddenReason::Marked),
-        layer => layer,
+fn run(tree: &Tree, node: NodeId, runs: &mut Runs<'_>, layer: Layer) {
+    let layer = match (layer, tree.child(node, "rPr")) {
+        (Layer::Body | Layer::Hidden(HiddenReason::Marked), Some(properties)) => {
+            run_layer(tree, properties, runs, layer)
+        }
+        (layer, _) => layer,
     };
     inline(tree, node, runs, layer);
 }
 
-fn inline(tree: &Tree, node: NodeId, runs: &mut Runs, layer: Layer) {
+/// Whether a reader sees a run with these properties, in a paragraph whose style says `from`.
+fn run_layer(tree: &Tree, properties: NodeId, runs: &Runs<'_>, from: Layer) -> Layer {
+    let value = |name| tree.child(properties, name).and_then(|n| tree.attribute(n, "val"));
+    let by_style = value("rStyle").is_some_and(|style| runs.styles.hidden.contains(style));
+    match vanish(tree, properties) {
+        Some(true) => return Layer::Hidden(HiddenReason::Marked),
+        Some(false) => {}
+        None if by_style => return Layer::Hidden(HiddenReason::Marked),
+        None if from != Layer::Body => return from,
+        None => {}
+    }
+    // Sizes are in half points: what is below one point is a dot.
+    if value("sz").and_then(|size| size.parse::<u32>().ok()).is_some_and(|size| size < 2) {
+        return Layer::Hidden(HiddenReason::ZeroSize);
+    }
+    let is_white = value("color").is_some_and(|colour| colour.eq_ignore_ascii_case("ffffff"));
+    match is_white && runs.on_white && !is_painted(tree, properties) {
+        true => Layer::Hidden(HiddenReason::SameColour),
+        false => Layer::Body,
+    }
+}
+
+/// Whether properties of a run or a paragraph put something other than white behind the text.
+fn is_painted(tree: &Tree, properties: NodeId) -> bool {
+    let fill = tree.child(properties, "shd").map(|n| {
+        let white =
+            |name| matches!(tree.attribute(n, name), None | Some("auto" | "clear" | "nil" | "FFFFFF" | "ffffff"));
+        !(white("fill") && white("val"))
+    });
+    fill.unwrap_or(false) || tree.child(properties, "highlight").is_some()
+}
+
+fn inline(tree: &Tree, node: NodeId, runs: &mut Runs<'_>, layer: Layer) {
     for child in tree.children(node) {
         match tree.name(child) {
             "t" | "delText" => push(tree, child, runs, layer),
@@ -428,15 +423,17 @@ fn inline(tree: &Tree, node: NodeId, runs: &mut Runs, layer: Layer) {
     }
 }
 
-fn push(tree: &Tree, node: NodeId, runs: &mut Runs, layer: Layer) {
+fn push(tree: &Tree, node: NodeId, runs: &mut Runs<'_>, layer: Layer) {
     for text in tree.children(node).filter_map(|n| tree.text(n)) {
         push_str(text, runs, layer);
     }
 }
 
-fn push_str(text: &str, runs: &mut Runs, layer: Layer) {
+fn push_str(text: &str, runs: &mut Runs<'_>, layer: Layer) {
     match layer {
         Layer::Hidden(HiddenReason::Deleted) => runs.deleted.push_str(text),
+        Layer::Hidden(HiddenReason::SameColour) => runs.white.push_str(text),
+        Layer::Hidden(HiddenReason::ZeroSize) => runs.tiny.push_str(text),
         Layer::Hidden(_) => runs.hidden.push_str(text),
         _ => runs.visible.push_str(text),
     }
@@ -448,16 +445,23 @@ fn note_nodes<'t>(tree: &'t Tree, kind: &'static str) -> impl Iterator<Item = No
     tree.all(root, kind).filter(|n| matches!(tree.attribute(*n, "type"), None | Some("normal")))
 }
 
-/// All visible text below a node, a line for each paragraph.
-fn plain_text(tree: &Tree, node: NodeId) -> String {
-    let mut text = String::new();
+/// All text below a node, a line for each paragraph.
+fn plain_text<'s>(tree: &Tree, node: NodeId, styles: &'s Styles) -> Runs<'s> {
+    let mut all = Runs::new(styles);
     for paragraph in tree.descendants(node).filter(|n| tree.name(*n) == "p") {
-        let mut runs = Runs::default();
+        let mut runs = Runs::new(styles);
         collect(tree, paragraph, &mut runs, Layer::Body);
-        if !text.is_empty() {
-            text.push('\n');
+        for (to, text) in [
+            (&mut all.visible, &runs.visible),
+            (&mut all.hidden, &runs.hidden),
+            (&mut all.deleted, &runs.deleted),
+            (&mut all.tiny, &runs.tiny),
+        ] {
+            if !to.is_empty() {
+                to.push('\n');
+            }
+            to.push_str(text.trim());
         }
-        text.push_str(runs.visible.trim());
     }
-    text
+    all
 }

@@ -1,11 +1,14 @@
 //! Office formats of today: OOXML and OpenDocument.
 
+mod beside;
 mod docx;
+mod docx_styles;
 mod odf;
 mod opc;
 mod pptx;
 mod sheets;
 
+pub(crate) use beside::{Beside, without_codes};
 pub(crate) use docx::parse as parse_docx;
 pub(crate) use odf::parse as parse_odf;
 pub(crate) use pptx::parse as parse_pptx;

@@ -1,5 +1,7 @@
 //! ODT and ODP: text, headings, lists, tables, notes, text boxes, tracked deletions.
 
+use std::collections::HashSet;
+
 use super::opc::Package;
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
@@ -35,7 +37,7 @@ pub(crate) fn parse(bytes: &[u8], media_type: &str, options: &ParseOptions) -> R
     let tree = package.required("content.xml", &mut out)?;
     let body = tree.path(0, &["document-content", "body"]);
     let body = body.ok_or_else(|| DocumentError::malformed("OpenDocument file", "content.xml has no body"))?;
-    let mut walk = Walk { out: &mut out, tree: &tree, page: 0 };
+    let mut walk = Walk { out: &mut out, tree: &tree, hidden: hidden_styles(&tree), page: 0 };
     walk.blocks(body, &Context { place: Place::default(), item: None })?;
     out.finish()
 }
@@ -71,13 +73,26 @@ struct Context {
 struct Walk<'w> {
     out: &'w mut DocumentBuilder,
     tree: &'w Tree,
+    /// Styles whose text is not shown.
+    hidden: HashSet<String>,
     page: u32,
+}
+
+/// Styles of characters, paragraphs and sections that the file itself defines as not shown.
+fn hidden_styles(tree: &Tree) -> HashSet<String> {
+    let styles = tree.descendants(0).filter(|n| tree.name(*n) == "style");
+    let is_hidden = |style: &NodeId| {
+        let properties = tree.children(*style).filter(|n| tree.name(*n).ends_with("-properties"));
+        properties.into_iter().any(|p| tree.attribute(p, "display") == Some("none"))
+    };
+    styles.filter(is_hidden).filter_map(|n| tree.attribute(n, "name").map(str::to_owned)).collect()
 }
 
 /// A paragraph's text and what hangs on it.
 #[derive(Default)]
 struct Inline {
     text: String,
+    hidden: String,
     notes: Vec<NodeId>,
     boxes: Vec<NodeId>,
 }
@@ -113,10 +128,13 @@ impl Walk<'_> {
                 | "alphabetical-index" | "index-title" | "line" | "path" | "polygon" | "connector" | "notes"
                 | "object" | "spreadsheet" => {
                     // What a frame says about its role holds for the text box within.
-                    if tree.name(child) == "frame" {
-                        self.frame(child, context)?;
-                    } else {
-                        self.blocks(child, context)?;
+                    let mut context = context.clone();
+                    if tree.name(child) == "section" && self.is_hidden(child) && context.place.layer == Layer::Body {
+                        context.place = context.place.in_layer(Layer::Hidden(HiddenReason::Marked));
+                    }
+                    match tree.name(child) {
+                        "frame" => self.frame(child, &context)?,
+                        _ => self.blocks(child, &context)?,
                     }
                 }
                 "tracked-changes" => {
@@ -151,10 +169,27 @@ impl Walk<'_> {
         Ok(())
     }
 
+    fn is_hidden(&self, node: NodeId) -> bool {
+        let tree = self.tree;
+        tree.attribute(node, "style-name").is_some_and(|style| self.hidden.contains(style))
+            || tree.attribute(node, "display") == Some("none")
+            || tree.all(node, "hidden-paragraph").any(|n| tree.attribute(n, "is-hidden") == Some("true"))
+    }
+
+    fn unseen(&mut self, text: &str, context: &Context) -> Result<(), DocumentError> {
+        let place = context.place.in_layer(Layer::Hidden(HiddenReason::Marked));
+        self.out.push_at(BlockKind::Paragraph, text, place).map(drop)
+    }
+
     fn paragraph(&mut self, node: NodeId, kind: BlockKind, context: &Context) -> Result<(), DocumentError> {
         let mut inline = Inline::default();
-        collect(self.tree, node, &mut inline);
+        collect(self.tree, node, &self.hidden, &mut inline);
+        if self.is_hidden(node) {
+            let shown = std::mem::take(&mut inline.text);
+            inline.hidden.insert_str(0, &shown);
+        }
         self.out.push_at(kind, &inline.text, context.place)?;
+        self.unseen(&inline.hidden, context)?;
         for text_box in inline.boxes {
             self.blocks(text_box, context)?;
         }
@@ -174,7 +209,7 @@ impl Walk<'_> {
             for cell in tree.children(row).filter(|n| matches!(tree.name(*n), "table-cell" | "covered-table-cell")) {
                 let from = inline.text.len();
                 for paragraph in tree.children(cell) {
-                    collect(tree, paragraph, &mut inline);
+                    collect(tree, paragraph, &self.hidden, &mut inline);
                     inline.text.push('\n');
                 }
                 let text = inline.text.split_off(from);
@@ -199,6 +234,7 @@ impl Walk<'_> {
             header_rows = 1;
         }
         self.out.push_table(rows, header_rows, context.place)?;
+        self.unseen(&inline.hidden, context)?;
         for text_box in inline.boxes {
             self.blocks(text_box, context)?;
         }
@@ -220,7 +256,7 @@ fn table_rows(tree: &Tree, node: NodeId, header: bool, each: &mut impl FnMut(Nod
     }
 }
 
-fn collect(tree: &Tree, node: NodeId, inline: &mut Inline) {
+fn collect(tree: &Tree, node: NodeId, hidden: &HashSet<String>, inline: &mut Inline) {
     for child in tree.children(node) {
         match tree.name(child) {
             "" => {
@@ -243,7 +279,21 @@ fn collect(tree: &Tree, node: NodeId, inline: &mut Inline) {
             "annotation" => inline.notes.push(child),
             "frame" | "text-box" | "custom-shape" => inline.boxes.push(child),
             "note-citation" => {}
-            _ => collect(tree, child, inline),
+            // Shown or not by a condition, which the file says how it came out.
+            "hidden-text" => {
+                let text = tree.attribute(child, "string-value").unwrap_or_default();
+                match tree.attribute(child, "is-hidden") {
+                    Some("false") => inline.text.push_str(text),
+                    _ => inline.hidden.push_str(text),
+                }
+            }
+            "span" if tree.attribute(child, "style-name").is_some_and(|style| hidden.contains(style)) => {
+                let shown = std::mem::take(&mut inline.text);
+                collect(tree, child, hidden, inline);
+                let unseen = std::mem::replace(&mut inline.text, shown);
+                inline.hidden.push_str(&unseen);
+            }
+            _ => collect(tree, child, hidden, inline),
         }
     }
 }
@@ -253,7 +303,7 @@ fn flat(tree: &Tree, node: NodeId) -> String {
     let mut lines = Vec::new();
     for paragraph in tree.descendants(node).filter(|n| matches!(tree.name(*n), "p" | "h")) {
         let mut inline = Inline::default();
-        collect(tree, paragraph, &mut inline);
+        collect(tree, paragraph, &HashSet::new(), &mut inline);
         lines.push(inline.text);
     }
     lines.join("\n")

@@ -7,6 +7,7 @@ use crate::error::DocumentError;
 use crate::formats::container::Container;
 use crate::formats::xml::Tree;
 use crate::limits::Limits;
+use crate::model::Child;
 
 /// An opened package.
 pub(super) struct Package<'p> {
@@ -37,6 +38,17 @@ impl<'p> Package<'p> {
             out.warn(format!("{part} is damaged {damage}; what came before is kept"));
         }
         Ok(Some(tree))
+    }
+
+    /// Gives a part that is a document of its own to the caller, if it is there.
+    pub fn child(&mut self, part: &str, out: &mut DocumentBuilder) -> Result<(), DocumentError> {
+        match self.container.read(part)? {
+            Some(bytes) if !bytes.is_empty() => {
+                let name = part.rsplit('/').next().unwrap_or(part).to_owned();
+                out.push_child(Child { name, media_type: None, bytes })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A part that must be there.

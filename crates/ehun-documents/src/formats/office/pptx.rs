@@ -41,7 +41,7 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
         }
         let before = out.text_len();
         if let Some(shapes) = tree.path(root, &["cSld", "spTree"]) {
-            let mut walk = Walk { out: &mut out, tree: &tree };
+            let mut walk = Walk { out: &mut out, tree: &tree, frame: Frame::PAGE };
             // The title stands at the top whatever its place in the drawing order.
             walk.shapes(shapes, place, true)?;
             walk.shapes(shapes, place, false)?;
@@ -52,6 +52,10 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
             let kind = match relation.kind.as_str() {
                 "diagramData" | "chart" => BlockKind::Paragraph,
                 "notesSlide" | "comments" => BlockKind::Footnote,
+                "package" => {
+                    package.child(&relation.target, &mut out)?;
+                    continue;
+                }
                 _ => continue,
             };
             let Some(tree) = package.tree(&relation.target, Some(&mut out))? else { continue };
@@ -73,9 +77,47 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
     out.finish()
 }
 
+/// Turns coordinates of a group into those of the slide: scale, then shift, for x and for y.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Frame {
+    scale: (f32, f32),
+    shift: (f32, f32),
+}
+
+impl Frame {
+    const PAGE: Frame = Frame { scale: (1.0, 1.0), shift: (0.0, 0.0) };
+
+    /// The frame within a group that stands in this one. A group says where it stands, and which box of its own
+    /// coordinates that is.
+    fn within(self, tree: &Tree, group: NodeId) -> Frame {
+        let Some(place) = tree.path(group, &["grpSpPr", "xfrm"]) else { return self };
+        let pair = |name, x, y| tree.child(place, name).map(|n| (emu(tree, n, x), emu(tree, n, y)));
+        let (Some(offset), Some(size), Some(inner_offset), Some(inner_size)) =
+            (pair("off", "x", "y"), pair("ext", "cx", "cy"), pair("chOff", "x", "y"), pair("chExt", "cx", "cy"))
+        else {
+            return self;
+        };
+        let ratio = |outer: f32, inner: f32| if inner > 0.0 { outer / inner } else { 1.0 };
+        let scale = (ratio(size.0, inner_size.0), ratio(size.1, inner_size.1));
+        let shift = (offset.0 - inner_offset.0 * scale.0, offset.1 - inner_offset.1 * scale.1);
+        Frame {
+            scale: (self.scale.0 * scale.0, self.scale.1 * scale.1),
+            shift: (self.shift.0 + shift.0 * self.scale.0, self.shift.1 + shift.1 * self.scale.1),
+        }
+    }
+
+    fn place(self, bbox: BBox) -> BBox {
+        let x = |x: f32| x * self.scale.0 + self.shift.0;
+        let y = |y: f32| y * self.scale.1 + self.shift.1;
+        BBox { x0: x(bbox.x0), y0: y(bbox.y0), x1: x(bbox.x1), y1: y(bbox.y1) }
+    }
+}
+
 struct Walk<'w> {
     out: &'w mut DocumentBuilder,
     tree: &'w Tree,
+    /// Of the group that the walk is in.
+    frame: Frame,
 }
 
 impl Walk<'_> {
@@ -84,7 +126,12 @@ impl Walk<'_> {
         for shape in tree.children(node) {
             match tree.name(shape) {
                 "sp" | "cxnSp" => self.shape(shape, place, titles)?,
-                "grpSp" => self.shapes(shape, place, titles)?,
+                "grpSp" => {
+                    let outer = self.frame;
+                    self.frame = outer.within(tree, shape);
+                    self.shapes(shape, place, titles)?;
+                    self.frame = outer;
+                }
                 "AlternateContent" => {
                     let choice = tree.child(shape, "Choice").or_else(|| tree.child(shape, "Fallback"));
                     if let Some(choice) = choice {
@@ -92,7 +139,7 @@ impl Walk<'_> {
                     }
                 }
                 "graphicFrame" if !titles => {
-                    let place = Place { bbox: bbox(tree, shape), ..place };
+                    let place = Place { bbox: self.bbox(shape), ..place };
                     if let Some(table) = tree.path(shape, &["graphic", "graphicData", "tbl"]) {
                         self.table(table, place)?;
                     }
@@ -113,7 +160,7 @@ impl Walk<'_> {
         }
         let hidden = tree.path(shape, &["nvSpPr", "cNvPr"]).is_some_and(|n| tree.attribute(n, "hidden") == Some("1"));
         let layer = if hidden { Layer::Hidden(HiddenReason::Marked) } else { place.layer };
-        let place = Place { layer, bbox: bbox(tree, shape), ..place };
+        let place = Place { layer, bbox: self.bbox(shape), ..place };
         let Some(body) = tree.child(shape, "txBody") else { return Ok(()) };
         if is_title {
             let lines: Vec<String> = tree.all(body, "p").map(|p| paragraph_text(tree, p)).collect();
@@ -132,6 +179,16 @@ impl Walk<'_> {
             self.out.push_at(kind, &paragraph_text(tree, paragraph), place)?;
         }
         Ok(())
+    }
+
+    /// Where a shape stands, if it says so itself.
+    fn bbox(&self, shape: NodeId) -> Option<BBox> {
+        let tree = self.tree;
+        let frame = tree.path(shape, &["spPr", "xfrm"]).or_else(|| tree.child(shape, "xfrm"))?;
+        let (offset, extent) = (tree.child(frame, "off")?, tree.child(frame, "ext")?);
+        let (x0, y0) = (emu(tree, offset, "x"), emu(tree, offset, "y"));
+        let bbox = BBox { x0, y0, x1: x0 + emu(tree, extent, "cx"), y1: y0 + emu(tree, extent, "cy") };
+        Some(self.frame.place(bbox))
     }
 
     fn table(&mut self, table: NodeId, place: Place) -> Result<(), DocumentError> {
@@ -178,12 +235,4 @@ fn paragraph_text(tree: &Tree, paragraph: NodeId) -> String {
 
 fn emu(tree: &Tree, node: NodeId, name: &str) -> f32 {
     tree.attribute(node, name).and_then(|v| v.parse::<f32>().ok()).unwrap_or(0.0) / EMU
-}
-
-/// Where a shape stands, if it says so itself; shapes within groups have coordinates of the group.
-fn bbox(tree: &Tree, shape: NodeId) -> Option<BBox> {
-    let frame = tree.path(shape, &["spPr", "xfrm"]).or_else(|| tree.child(shape, "xfrm"))?;
-    let (offset, extent) = (tree.child(frame, "off")?, tree.child(frame, "ext")?);
-    let (x0, y0) = (emu(tree, offset, "x"), emu(tree, offset, "y"));
-    Some(BBox { x0, y0, x1: x0 + emu(tree, extent, "cx"), y1: y0 + emu(tree, extent, "cy") })
 }

@@ -241,3 +241,156 @@ fn bombs_in_office_files() {
         assert_eq!(error.code(), "limit_exceeded", "{error}");
     }
 }
+
+/// A DOCX file with this body and these styles.
+fn docx_of(body: &str, styles: &str) -> Document {
+    parse(&[
+        ("[Content_Types].xml", ""),
+        ("_rels/.rels", &relations(&[("r1", "officeDocument", "word/document.xml")])),
+        (
+            "word/_rels/document.xml.rels",
+            &relations(&[("a", "styles", "styles.xml"), ("b", "aFChunk", "part.html"), ("c", "chart", "chart.xml")]),
+        ),
+        ("word/document.xml", &format!("<w:document><w:body>{body}</w:body></w:document>")),
+        ("word/styles.xml", &format!("<w:styles>{styles}</w:styles>")),
+        ("word/part.html", "<p>A chunk of another kind</p>"),
+        ("word/chart.xml", "<c:chart><a:p><a:r><a:t>Axis</a:t></a:r></a:p></c:chart>"),
+    ])
+}
+
+#[test]
+fn docx_text_that_nobody_sees() {
+    let run = |properties: &str, text: &str| format!("<w:r><w:rPr>{properties}</w:rPr><w:t>{text}</w:t></w:r>");
+    let paragraph = |properties: &str, runs: &str| format!("<w:p><w:pPr>{properties}</w:pPr>{runs}</w:p>");
+    let cell = |text: &str| format!("<w:tc>{}</w:tc>", paragraph("", &run("<w:color w:val='FFFFFF'/>", text)));
+    let body = [
+        paragraph("", &(run("", "seen ") + &run("<w:rStyle w:val='Own'/>", "by style"))),
+        paragraph("", &run("<w:rStyle w:val='Own'/><w:vanish w:val='0'/>", "seen against its style")),
+        paragraph("<w:pStyle w:val='Para'/>", &run("<w:b/>", "whole paragraph")),
+        paragraph("", &run("<w:color w:val='FFFFFF'/>", "white")),
+        paragraph("", &run("<w:color w:val='FFFFFF'/><w:shd w:val='clear' w:fill='000000'/>", "white on black")),
+        paragraph("<w:shd w:val='clear' w:fill='1F3864'/>", &run("<w:color w:val='FFFFFF'/>", "white on blue")),
+        paragraph("", &run("<w:sz w:val='1'/>", "dot")),
+        format!(
+            "<w:tbl><w:tr>{}{}</w:tr><w:tr><w:trPr><w:del/></w:trPr>{}</w:tr></w:tbl>",
+            cell("a"),
+            cell("b"),
+            cell("row taken out")
+        ),
+    ]
+    .concat();
+    let styles = "<w:style w:styleId='Own'><w:basedOn w:val='Base'/></w:style><w:style w:styleId='Base'><w:rPr><w:vanish/></w:rPr>
+        </w:style><w:style w:styleId='Para'><w:rPr><w:vanish/></w:rPr></w:style>";
+    let document = docx_of(&body, styles);
+    assert_eq!(
+        seen(&document),
+        [
+            "Paragraph: seen",
+            "Paragraph Hidden(Marked): by style",
+            "Paragraph: seen against its style",
+            "Paragraph Hidden(Marked): whole paragraph",
+            "Paragraph Hidden(SameColour): white",
+            "Paragraph: white on black",
+            "Paragraph: white on blue",
+            "Paragraph Hidden(ZeroSize): dot",
+            "Table: a\tb",
+            "Paragraph Hidden(Deleted): row taken out",
+            "Paragraph Unplaced: Axis",
+        ]
+    );
+    assert_eq!(document.children.len(), 1);
+    assert_eq!(document.children[0].name, "part.html");
+}
+
+#[test]
+fn pptx_boxes_of_groups_are_boxes_of_the_slide() {
+    let frame = |kind: &str, x: u32, y: u32, cx: u32, cy: u32, inner: &str| {
+        let point = 12_700;
+        format!(
+            "<p:{kind}><a:xfrm><a:off x='{}' y='{}'/><a:ext cx='{}' cy='{}'/>{inner}</a:xfrm></p:{kind}>",
+            x * point,
+            y * point,
+            cx * point,
+            cy * point
+        )
+    };
+    // Half as large as its own coordinates, from 100 on.
+    let inner = "<a:chOff x='1270000' y='0'/><a:chExt cx='1270000' cy='1270000'/>";
+    let shape = frame("spPr", 120, 40, 20, 10, "") + "<p:txBody><a:p><a:r><a:t>In a group</a:t></a:r></a:p></p:txBody>";
+    let group = |content: &str| format!("<p:grpSp>{}{content}</p:grpSp>", frame("grpSpPr", 10, 20, 50, 50, inner));
+    let document = parse(&[
+        ("[Content_Types].xml", ""),
+        ("_rels/.rels", &relations(&[("r1", "officeDocument", "ppt/presentation.xml")])),
+        (
+            "ppt/presentation.xml",
+            "<p:presentation><p:sldIdLst><p:sldId id='1' r:id='s'/></p:sldIdLst></p:presentation>",
+        ),
+        ("ppt/_rels/presentation.xml.rels", &relations(&[("s", "slide", "slides/a.xml")])),
+        (
+            "ppt/slides/a.xml",
+            &format!(
+                "<p:sld><p:cSld><p:spTree>{}</p:spTree></p:cSld></p:sld>",
+                group(&format!("<p:sp>{shape}</p:sp>"))
+            ),
+        ),
+    ]);
+    let bbox = document.blocks[0].bbox.unwrap();
+    assert_eq!([bbox.x0, bbox.y0, bbox.x1, bbox.y1], [20.0, 40.0, 30.0, 45.0]);
+}
+
+#[test]
+fn sheets_far_apart_hidden_and_with_margins() {
+    let sheet = "<worksheet xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main'>
+        <cols><col min='2' max='2' hidden='1'/></cols><sheetData>
+        <row r='1'><c r='A1' t='inlineStr'><is><t>Name</t></is></c><c r='B1' t='inlineStr'><is><t>Secret</t></is></c></row>
+        <row r='2' hidden='1'><c r='A2' t='inlineStr'><is><t>Gone</t></is></c></row>
+        <row r='1048576'><c r='A1048576' t='inlineStr'><is><t>Low</t></is></c><c r='XFD1048576'><v>7</v></c></row>
+        </sheetData><headerFooter><oddFooter>&amp;CPage of &amp;N</oddFooter></headerFooter></worksheet>";
+    let main = "<workbook xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main' xmlns:r='http://schemas.openxmlformats.org/officeDocument/2006/relationships'><sheets>
+        <sheet name='First' sheetId='1' r:id='s1'/></sheets></workbook>";
+    let document = parse(&[
+        ("[Content_Types].xml", "<Types/>"),
+        ("_rels/.rels", &relations(&[("r1", "officeDocument", "xl/workbook.xml")])),
+        ("xl/workbook.xml", main),
+        ("xl/_rels/workbook.xml.rels", &relations(&[("s1", "worksheet", "worksheets/1.xml")])),
+        ("xl/worksheets/1.xml", sheet),
+        (
+            "xl/worksheets/_rels/1.xml.rels",
+            &relations(&[("c", "comments", "../comments1.xml"), ("d", "drawing", "../d.xml")]),
+        ),
+        (
+            "xl/comments1.xml",
+            "<comments><commentList><comment ref='A1'><text><r><t>Who?</t></r></text></comment></commentList></comments>",
+        ),
+        (
+            "xl/d.xml",
+            "<xdr:wsDr><xdr:sp><xdr:txBody><a:p><a:r><a:t>Boxed</a:t></a:r></a:p></xdr:txBody></xdr:sp></xdr:wsDr>",
+        ),
+    ]);
+    assert_eq!(
+        seen(&document),
+        [
+            "Heading: First",
+            "Table: Name\nLow\t7",
+            "Table Hidden(Marked): \tSecret\nGone",
+            "PageFooter: Page of",
+            "Footnote: Who?",
+            "Paragraph Unplaced: Boxed",
+        ]
+    );
+}
+
+#[test]
+fn opendocument_text_that_is_not_shown() {
+    let content = "<office:document-content><office:automatic-styles><style:style style:name='T1' style:family='text'>
+        <style:text-properties text:display='none'/></style:style></office:automatic-styles><office:body><office:text>
+        <text:p>one <text:span text:style-name='T1'>two</text:span> three<text:hidden-text text:string-value='four'
+        text:is-hidden='true'/><text:hidden-text text:string-value=' five' text:is-hidden='false'/></text:p>
+        <text:section text:display='none'><text:p>six</text:p></text:section>
+        </office:text></office:body></office:document-content>";
+    let document = parse(&[("mimetype", ODT), ("content.xml", content)]);
+    assert_eq!(
+        seen(&document),
+        ["Paragraph: one three five", "Paragraph Hidden(Marked): twofour", "Paragraph Hidden(Marked): six"]
+    );
+}

@@ -1,12 +1,17 @@
-//! DOC (Word 97 to 2003, and 6 and 95): the text by its piece table ([MS-DOC] 2.4.1).
+//! DOC (Word 97 to 2003, and 6 and 95): the text by its piece table ([MS-DOC] 2.4.1), with headings, lists, hidden and
+//! deleted text by its properties.
 
-use super::{Ole, u16_at, u32_at, utf16, windows_1252};
+use super::doc_format::{Formatting, Paragraph};
+use super::{Ole, u16_at, u32_at};
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
 use crate::formats::ParseOptions;
-use crate::model::{BlockKind, Document, Layer};
+use crate::model::{BlockKind, Document, HiddenReason, Layer};
 
-/// Parses a DOC file. Styles are not read: headings are paragraphs.
+/// A character and the byte of the stream where it stands, by which its properties are found.
+type Sign = (char, usize);
+
+/// Parses a DOC file.
 pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentError> {
     let mut ole = Ole::open(bytes, &options.limits)?;
     let main = ole.stream("WordDocument").unwrap_or_default();
@@ -16,19 +21,24 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
     }
     let mut out = DocumentBuilder::new("application/msword", &options.limits);
     ole.properties(&mut out);
-    let text = match u16_at(&main, 2) {
-        // Word 6 and 95 keep the text in one piece.
-        ..=104 => main.get(u32_at(&main, 0x18)..u32_at(&main, 0x1c)).map(windows_1252),
+    let mut formatting = Formatting::default();
+    let units = match u16_at(&main, 2) {
+        // Word 6 and 95 keep the text in one piece, and their properties in another form.
+        ..=104 => {
+            let (from, to) = (u32_at(&main, 0x18), u32_at(&main, 0x1c));
+            main.get(from..to).map(|text| single_bytes(text, from).collect())
+        }
         _ => {
             let table = ole.stream(if flags & 0x0200 != 0 { "1Table" } else { "0Table" }).unwrap_or_default();
+            formatting = Formatting::read(&main, &table);
             let (at, length) = (u32_at(&main, 0x01a2), u32_at(&main, 0x01a6));
             table.get(at..at.saturating_add(length)).and_then(|clx| pieces(clx, &main))
         }
     };
-    let text = text.ok_or_else(|| DocumentError::malformed("DOC", "the table of its text pieces cannot be found"))?;
+    let units: Vec<(u16, usize)> =
+        units.ok_or_else(|| DocumentError::malformed("DOC", "the table of its text pieces cannot be found"))?;
 
     // One text holds the parts in this order; lengths count UTF-16 units.
-    let units: Vec<u16> = text.encode_utf16().collect();
     let mut rest = units.as_slice();
     let parts = [
         (0x4c, BlockKind::Paragraph, Layer::Body),
@@ -42,20 +52,46 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
     ];
     for (n, (field, kind, layer)) in parts.into_iter().enumerate() {
         let length = u32_at(&main, field).min(rest.len());
+        // What the lengths do not cover belongs to the body rather than to nothing.
+        let length = if n == 0 && length == 0 { rest.len() } else { length };
         let (part, after) = rest.split_at(length);
         rest = after;
-        let place = Place::default().in_layer(layer);
-        // What the lengths do not cover belongs to the body rather than to nothing.
-        match n == 0 && length == 0 {
-            true => push_part(&mut out, &String::from_utf16_lossy(std::mem::take(&mut rest)), &kind, place)?,
-            false => push_part(&mut out, &String::from_utf16_lossy(part), &kind, place)?,
-        }
+        let writer = Writer {
+            out: &mut out,
+            formatting: &formatting,
+            // Styles tell of the body alone: a note in the style of a heading is a note.
+            plain: kind,
+            styled: n == 0,
+            place: Place::default().in_layer(layer),
+            line: Line::default(),
+            cells: Vec::new(),
+            rows: Vec::new(),
+        };
+        writer.part(&signs(part))?;
     }
     out.finish()
 }
 
-/// The text of all pieces in order.
-fn pieces(clx: &[u8], main: &[u8]) -> Option<String> {
+fn single_bytes(bytes: &[u8], at: usize) -> impl Iterator<Item = (u16, usize)> {
+    // Windows-1252 knows one UTF-16 unit for each byte.
+    let text = encoding_rs::WINDOWS_1252.decode_without_bom_handling(bytes).0.into_owned();
+    let units: Vec<u16> = text.encode_utf16().collect();
+    units.into_iter().enumerate().map(move |(n, unit)| (unit, at + n))
+}
+
+fn signs(units: &[(u16, usize)]) -> Vec<Sign> {
+    let mut at = 0;
+    char::decode_utf16(units.iter().map(|(unit, _)| *unit))
+        .map(|c| {
+            let place = units[at].1;
+            at += c.as_ref().map_or(1, |c| c.len_utf16());
+            (c.unwrap_or(char::REPLACEMENT_CHARACTER), place)
+        })
+        .collect()
+}
+
+/// UTF-16 units of all pieces in order, each with its byte in the stream.
+fn pieces(clx: &[u8], main: &[u8]) -> Option<Vec<(u16, usize)>> {
     let mut at = 0;
     // Property lists stand before the table.
     while clx.get(at) == Some(&1) {
@@ -68,7 +104,7 @@ fn pieces(clx: &[u8], main: &[u8]) -> Option<String> {
     let table = clx.get(at + 5..)?;
     let table = &table[..length.min(table.len())];
     let count = table.len().checked_sub(4)? / 12;
-    let mut text = String::new();
+    let mut units = Vec::new();
     for n in 0..count {
         let chars = u32_at(table, n * 4 + 4).checked_sub(u32_at(table, n * 4))?;
         let position = u32_at(table, (count + 1) * 4 + n * 8 + 2);
@@ -79,62 +115,114 @@ fn pieces(clx: &[u8], main: &[u8]) -> Option<String> {
         };
         let start = start.min(main.len());
         let piece = &main[start..start.saturating_add(bytes).min(main.len())];
-        text.push_str(&if compressed { windows_1252(piece) } else { utf16(piece) });
-    }
-    Some(text)
-}
-
-/// Paragraphs and tables of one part.
-fn push_part(out: &mut DocumentBuilder, text: &str, kind: &BlockKind, place: Place) -> Result<(), DocumentError> {
-    let mut line = String::new();
-    let mut cells: Vec<CellText> = Vec::new();
-    let mut rows: Vec<Vec<CellText>> = Vec::new();
-    // Instructions of fields that are open, each until its result begins.
-    let mut instructions = 0usize;
-    let mut fields: Vec<bool> = Vec::new();
-    for c in text.chars() {
-        match c {
-            '\u{13}' => {
-                fields.push(true);
-                instructions += 1;
-            }
-            '\u{14}' | '\u{15}' => {
-                if let Some(open) = fields.last_mut() {
-                    instructions -= usize::from(*open);
-                    *open = false;
-                }
-                if c == '\u{15}' {
-                    fields.pop();
-                }
-            }
-            _ if instructions > 0 => {}
-            // The mark that ends a row follows the mark of its last cell at once.
-            '\u{7}' if line.trim().is_empty() && !cells.is_empty() => rows.push(std::mem::take(&mut cells)),
-            '\u{7}' => cells.push(std::mem::take(&mut line).into()),
-            '\r' | '\u{c}' if !cells.is_empty() => line.push(' '),
-            '\r' | '\u{c}' => {
-                if !rows.is_empty() && !line.trim().is_empty() {
-                    push_rows(out, std::mem::take(&mut rows), place)?;
-                }
-                out.push_at(kind.clone(), &std::mem::take(&mut line), place)?;
-            }
-            '\u{b}' => line.push('\n'),
-            '\u{1e}' => line.push('\u{2011}'),
-            // Anchors of pictures, notes and drawings; optional hyphens.
-            '\u{1}' | '\u{2}' | '\u{5}' | '\u{8}' | '\u{1f}' => {}
-            c => line.push(c),
+        // Overlapping pieces of a hostile file would multiply its text.
+        if units.len() + piece.len() > 4 * main.len() {
+            return None;
+        }
+        match compressed {
+            true => units.extend(single_bytes(piece, start)),
+            false => units.extend((0..piece.len() / 2).map(|n| (u16_at(piece, 2 * n), start + 2 * n))),
         }
     }
-    if !cells.is_empty() {
-        rows.push(cells);
-    }
-    push_rows(out, rows, place)?;
-    out.push_at(kind.clone(), &line, place)?;
-    Ok(())
+    Some(units)
 }
 
-fn push_rows(out: &mut DocumentBuilder, rows: Vec<Vec<CellText>>, place: Place) -> Result<(), DocumentError> {
-    let header_rows = usize::from(rows.len() > 1);
-    out.push_table(rows, header_rows, place)?;
-    Ok(())
+/// A paragraph's text by visibility.
+#[derive(Debug, Default)]
+struct Line {
+    visible: String,
+    hidden: String,
+    deleted: String,
+}
+
+/// Writes paragraphs and tables of one part.
+struct Writer<'w> {
+    out: &'w mut DocumentBuilder,
+    formatting: &'w Formatting,
+    plain: BlockKind,
+    styled: bool,
+    place: Place,
+    line: Line,
+    cells: Vec<CellText>,
+    rows: Vec<Vec<CellText>>,
+}
+
+impl Writer<'_> {
+    fn part(mut self, signs: &[Sign]) -> Result<(), DocumentError> {
+        // Instructions of fields that are open, each until its result begins.
+        let mut instructions = 0usize;
+        let mut fields: Vec<bool> = Vec::new();
+        for &(c, at) in signs {
+            match c {
+                '\u{13}' => {
+                    fields.push(true);
+                    instructions += 1;
+                }
+                '\u{14}' | '\u{15}' => {
+                    if let Some(open) = fields.last_mut() {
+                        instructions -= usize::from(*open);
+                        *open = false;
+                    }
+                    if c == '\u{15}' {
+                        fields.pop();
+                    }
+                }
+                _ if instructions > 0 => {}
+                // The mark that ends a row follows the mark of its last cell at once.
+                '\u{7}' if self.line.visible.trim().is_empty() && !self.cells.is_empty() => {
+                    self.rows.push(std::mem::take(&mut self.cells));
+                }
+                '\u{7}' => self.cells.push(std::mem::take(&mut self.line.visible).into()),
+                '\r' | '\u{c}' if !self.cells.is_empty() => self.line.visible.push(' '),
+                '\r' | '\u{c}' => self.paragraph(self.formatting.paragraph(at))?,
+                // Anchors of pictures, notes and drawings; optional hyphens.
+                '\u{1}' | '\u{2}' | '\u{5}' | '\u{8}' | '\u{1f}' => {}
+                c => {
+                    let c = match c {
+                        '\u{b}' => '\n',
+                        '\u{1e}' => '\u{2011}',
+                        c => c,
+                    };
+                    let text = match self.formatting.unseen(at) {
+                        None => &mut self.line.visible,
+                        Some(HiddenReason::Deleted) => &mut self.line.deleted,
+                        Some(_) => &mut self.line.hidden,
+                    };
+                    text.push(c);
+                }
+            }
+        }
+        if !self.cells.is_empty() {
+            self.rows.push(std::mem::take(&mut self.cells));
+        }
+        self.paragraph(Paragraph::default())?;
+        self.table()
+    }
+
+    fn paragraph(&mut self, properties: Paragraph) -> Result<(), DocumentError> {
+        if !self.line.visible.trim().is_empty() {
+            self.table()?;
+        }
+        let kind = match properties {
+            _ if !self.styled => self.plain.clone(),
+            Paragraph { title: true, .. } => BlockKind::Title,
+            Paragraph { level: Some(level), .. } => BlockKind::Heading { level },
+            Paragraph { caption: true, .. } => BlockKind::Caption,
+            Paragraph { item: Some(depth), .. } => BlockKind::ListItem { depth },
+            _ => self.plain.clone(),
+        };
+        let Line { visible, hidden, deleted } = std::mem::take(&mut self.line);
+        self.out.push_at(kind, &visible, self.place)?;
+        for (text, reason) in [(hidden, HiddenReason::Marked), (deleted, HiddenReason::Deleted)] {
+            self.out.push_at(BlockKind::Paragraph, &text, self.place.in_layer(Layer::Hidden(reason)))?;
+        }
+        Ok(())
+    }
+
+    fn table(&mut self) -> Result<(), DocumentError> {
+        let rows = std::mem::take(&mut self.rows);
+        let header_rows = usize::from(rows.len() > 1);
+        self.out.push_table(rows, header_rows, self.place)?;
+        Ok(())
+    }
 }

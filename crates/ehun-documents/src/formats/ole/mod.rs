@@ -1,8 +1,11 @@
 //! Compound files (OLE 2): the office formats before 2007, and Outlook's messages.
 
+mod compressed_rtf;
 mod doc;
+mod doc_format;
 mod msg;
 mod ppt;
+mod xls_records;
 
 use std::io::{Cursor, Read};
 
@@ -11,6 +14,7 @@ use cfb::CompoundFile;
 pub(crate) use self::doc::parse as parse_doc;
 pub(crate) use self::msg::parse as parse_msg;
 pub(crate) use self::ppt::parse as parse_ppt;
+pub(crate) use self::xls_records::beside as xls_beside;
 use crate::builder::DocumentBuilder;
 use crate::error::DocumentError;
 use crate::limits::Limits;
@@ -71,6 +75,14 @@ impl<'o> Ole<'o> {
     pub fn names(&self, storage: &str) -> Vec<String> {
         let entries = self.file.read_storage(storage);
         entries.map(|entries| entries.map(|e| e.name().to_owned()).collect()).unwrap_or_default()
+    }
+
+    /// Paths of all that is below a storage, storages before what is in them, and whether each is one.
+    pub fn below(&self, storage: &str) -> Vec<(String, bool)> {
+        let entries = self.file.walk_storage(storage).into_iter().flatten().filter(|e| !e.is_root());
+        let path = |e: &cfb::Entry| e.path().to_string_lossy().into_owned();
+        let all = entries.map(|e| (path(&e), e.is_storage()));
+        all.filter(|(path, _)| path != storage.trim_end_matches('/')).take(10_000).collect()
     }
 
     /// Title, subject, author and keywords of the summary stream.

@@ -22,7 +22,12 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
     if u32_at(&user, 12) == 0xf3d1_c4df {
         return Err(DocumentError::Encrypted { format: "PPT".to_owned() });
     }
-    let stream = ole.stream("PowerPoint Document").unwrap_or_default();
+    // A file for PowerPoint 95 and 97 at once has the newer form beside the older.
+    let stream = ole.stream("PP97_DUALSTORAGE/PowerPoint Document");
+    if stream.is_none() && ole.stream("Text_Content").is_some() {
+        return Err(DocumentError::unsupported("PowerPoint 95"));
+    }
+    let stream = stream.or_else(|| ole.stream("PowerPoint Document")).unwrap_or_default();
     let mut out = DocumentBuilder::new("application/vnd.ms-powerpoint", &options.limits);
     ole.properties(&mut out);
     let mut walk = Walk { max_depth: options.limits.nesting, ..Walk::default() };
