@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use arrow_array::{
     Array, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
@@ -10,7 +11,7 @@ use arrow_array::{
 use serde::Serialize;
 
 use crate::error::JobError;
-use crate::table::read_table;
+use crate::table::{publication, read_table};
 
 /// A chunk that was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,6 +50,9 @@ const COLUMNS: [&str; 10] = [
 ];
 
 /// The tables of chunks in the output folder of a job: one, or one for each shard.
+///
+/// # Errors
+/// Among others, if a crash left a table of chunks and one of documents that are of different publications.
 pub fn chunk_tables(folder: &Path) -> Result<Vec<PathBuf>, JobError> {
     let mut tables = Vec::new();
     for entry in fs::read_dir(folder).map_err(JobError::io(folder, "read"))? {
@@ -71,7 +75,29 @@ pub fn chunk_tables(folder: &Path) -> Result<Vec<PathBuf>, JobError> {
         };
         return Err(JobError::Conflict { folder: folder.to_owned(), reason: reason.to_owned() });
     }
+    for chunks in &tables {
+        check_pair(folder, chunks)?;
+    }
     Ok(tables)
+}
+
+/// Two renames put a pair in place. A run that is between them is done in a moment; one that a crash ended there is not.
+fn check_pair(folder: &Path, chunks: &Path) -> Result<(), JobError> {
+    let name = chunks.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let documents = folder.join(name.replacen("chunks", "documents", 1));
+    if !documents.exists() {
+        return Ok(());
+    }
+    for _ in 0..20 {
+        if publication(chunks)? == publication(&documents)? {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let reason = format!(
+        "{name} and its documents are of different states, because a run was ended while it put them in place; run the same `ehun process` again, which completes that"
+    );
+    Err(JobError::Conflict { folder: folder.to_owned(), reason })
 }
 
 /// The `count` chunks of `tables` whose vectors have the largest cosine with `query`, the best first; of equal ones those

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use arrow_array::{Array, StringArray};
+use arrow_schema::{Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 
 use crate::error::JobError;
@@ -29,7 +30,7 @@ use crate::rows::{
     ChunkRow, DocumentRow, FAILED, Producer, chunk_batch, chunk_schema, document_batch, document_schema,
 };
 use crate::source::{key, order};
-use crate::table::{TableWriter, read_table, rename, sync_folder};
+use crate::table::{PUBLICATION, TableWriter, publication, read_table, rename, sync_folder};
 
 /// Which of how many parts of the sources a run takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -381,8 +382,15 @@ impl Store {
         let next = self.next_folder();
         fs::create_dir_all(&next).map_err(JobError::io(&next, "create"))?;
         let (documents_path, chunks_path) = (next.join("documents.parquet"), next.join("chunks.parquet"));
-        let mut documents = TableWriter::create(&documents_path, &document_schema())?;
-        let mut chunks = TableWriter::create(&chunks_path, &chunk_schema(self.producer.dimension))?;
+        // The same number in both, so that a reader can tell two tables of one publication from an old and a new one.
+        let base = Some(self.base("documents")).filter(|base| base.exists());
+        let number = base.map(|base| publication(&base)).transpose()?.flatten().unwrap_or(0) + 1;
+        let numbered = |schema: SchemaRef| {
+            let note = (PUBLICATION.to_owned(), number.to_string());
+            SchemaRef::new(Schema::clone(&schema).with_metadata(HashMap::from([note])))
+        };
+        let mut documents = TableWriter::create(&documents_path, &numbered(document_schema()))?;
+        let mut chunks = TableWriter::create(&chunks_path, &numbered(chunk_schema(self.producer.dimension)))?;
         merge(&mut self.inputs(), is_dropped, &mut documents, &mut chunks)?;
         let rows = (documents.finish()?, chunks.finish()?);
         if self.format != Format::Parquet {

@@ -21,6 +21,9 @@ const ROW_GROUP_ROWS: usize = 8192;
 /// A row group is closed early when it has grown to this size in memory: texts of documents may be long.
 const ROW_GROUP_BYTES: usize = 32 << 20;
 
+/// Key in the metadata of both final tables: which publication of its folder a table belongs to, counted from 1.
+pub(crate) const PUBLICATION: &str = "ehun.publication";
+
 /// Makes the names in `folder` durable.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), JobError> {
     // A folder can be opened and synchronised on Unix alone; elsewhere a rename is as durable as the system makes it.
@@ -46,14 +49,14 @@ pub(crate) struct TableWriter {
 impl TableWriter {
     pub(crate) fn create(path: &Path, schema: &SchemaRef) -> Result<Self, JobError> {
         let file = File::create(path).map_err(JobError::io(path, "create"))?;
+        // What the schema notes is given to readers that know no Arrow as well.
+        let mut notes = vec![KeyValue::new("writer".into(), format!("ehun {}", env!("CARGO_PKG_VERSION")))];
+        notes.extend(schema.metadata().iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())));
         let plain = ["text", "embedding.list.item", "embedding.list.element", "document_id", "fingerprint"];
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
-            .set_key_value_metadata(Some(vec![KeyValue::new(
-                "writer".into(),
-                format!("ehun {}", env!("CARGO_PKG_VERSION")),
-            )]));
+            .set_key_value_metadata(Some(notes));
         for column in plain {
             let column = ColumnPath::new(column.split('.').map(str::to_owned).collect());
             properties = properties.set_column_dictionary_enabled(column, false);
@@ -119,6 +122,12 @@ pub(crate) fn read_table(path: &Path, columns: Option<&[&str]>, rows: usize) -> 
     }
     let reader = builder.with_batch_size(rows).build().map_err(JobError::file(path))?;
     Ok(Batches { path: path.to_owned(), reader })
+}
+
+/// The publication that a final table belongs to; `None` for one of an earlier version.
+pub(crate) fn publication(path: &Path) -> Result<Option<u64>, JobError> {
+    let schema = read_table(path, None, 1)?.schema();
+    Ok(schema.metadata().get(PUBLICATION).and_then(|number| number.parse().ok()))
 }
 
 /// The batches of a table.

@@ -202,6 +202,12 @@ fn a_crash_at_any_step_of_publishing_is_recovered_from() {
         copy(&before, &crashed);
         steps[..=last].iter().for_each(|(_, step)| step(&crashed));
         let what = steps[last].0;
+        // A reader is told of two tables that do not belong together, and of nothing else.
+        let read = crate::search::chunk_tables(&crashed).map_err(|error| error.to_string());
+        match what {
+            "one table is in place" => assert!(read.as_ref().is_err_and(|e| e.contains("run the same")), "{read:?}"),
+            _ => assert!(read.is_ok(), "{what}: {read:?}"),
+        }
         let mut store = open(&crashed);
         assert_eq!(store.index().unwrap().len(), 4, "{what}");
         if store.has_parts() {
