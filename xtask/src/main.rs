@@ -4,6 +4,7 @@ mod command;
 mod fetch;
 mod floors;
 mod model;
+mod models;
 mod suites;
 
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ const TASKS: &[Task] = &[
     },
     Task { name: "test", about: "fetch what tests need and run all of them", run: suites::test },
     Task { name: "setup", about: "fetch the embedded model only: all that a build needs", run: model::setup },
-    Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: fetch::models },
+    Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: models::all },
     Task { name: "plugins", about: "fetch the PJRT plugin for the CPU that the XLA tests run on", run: fetch::plugins },
     Task { name: "floors", about: "check that no crate uses one beside or above it", run: floors::check },
     Task {

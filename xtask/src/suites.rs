@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::command::{Outcome, cargo, program, python, root, run};
-use crate::{fetch, floors, model};
+use crate::{fetch, floors, model, models};
 
 /// The program as `cargo build --release` leaves it.
 fn ehun() -> PathBuf {
@@ -36,7 +36,7 @@ pub fn demo(_: &[String]) -> Outcome {
 /// Fetches what tests need and runs all of them.
 pub fn test(_: &[String]) -> Outcome {
     model::setup(&[])?;
-    fetch::MINILM.fetch()?;
+    models::small()?;
     fetch::plugins(&[])?;
     floors::check(&[])?;
     run(&mut cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"]))?;
@@ -49,7 +49,9 @@ fn readers() -> Outcome {
     let folder = root().join("tests/python");
     let python = python("tests", &folder.join("requirements.txt"))?;
     let out = text(target().join("tests/tables"));
-    run(&mut program(ehun(), &["process", "--quiet", "examples/documents", "--out", &out]))?;
+    let models = ["--classify", "goldens/bert.sequence-classification", "--tag", "goldens/bert.token-classification"];
+    let job = [&["process", "--quiet", "examples/documents", "--out", &out], &models[..]].concat();
+    run(&mut program(ehun(), &job))?;
     run(&mut program(&python, &[text(folder.join("read_tables.py")), out]))
 }
 
@@ -121,9 +123,21 @@ fn quality(rest: &[String]) -> Outcome {
     run(command.args(rest))
 }
 
-/// The long suites: the job is killed at 200 moments instead of a few.
+/// The long suites: the large real model, and the job is killed at 200 moments instead of a few.
 pub fn soak(_: &[String]) -> Outcome {
     model::setup(&[])?;
+    models::all(&[])?;
+    run(&mut cargo(&[
+        "test",
+        "--release",
+        "--locked",
+        "--package",
+        "ehun-models",
+        "--test",
+        "real",
+        "--",
+        "--nocapture",
+    ]))?;
     let mut command =
         cargo(&["test", "--release", "--locked", "--package", "ehun", "--test", "command", "--", "crash"]);
     run(command.env("EHUN_KILLS", "200"))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ehun_graph::SequenceInput;
+use ehun_models::{Model, ModelError};
 
 use crate::error::EngineError;
 
@@ -57,9 +58,40 @@ pub enum Truncation {
 pub struct ItemOptions {
     /// What happens to an input that is too long.
     pub truncation: Truncation,
-    /// Name of a prompt of the checkpoint that is put before the text (`query`, `document`); `None` is the checkpoint's
-    /// default prompt, if it has one.
-    pub prompt: Option<Arc<str>>,
+    /// What is put before the text; `None` is the checkpoint's default prompt, if it has one.
+    pub prompt: Option<Prompt>,
+}
+
+/// What is put before a text that is embedded.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Prompt {
+    /// The checkpoint's prompt of this name (`query`, `document`).
+    Named(Arc<str>),
+    /// These words.
+    Text(Arc<str>),
+}
+
+impl From<&str> for Prompt {
+    fn from(name: &str) -> Self {
+        Self::Named(name.into())
+    }
+}
+
+impl From<String> for Prompt {
+    fn from(name: String) -> Self {
+        Self::Named(name.into())
+    }
+}
+
+impl Prompt {
+    /// The words of `prompt`, or of the default prompt of `model`. Fails where it has none of that name.
+    pub fn words<'a>(prompt: Option<&'a Self>, model: &'a Model) -> Result<Option<&'a str>, ModelError> {
+        match prompt {
+            Some(Self::Text(words)) => Ok(Some(words)),
+            Some(Self::Named(name)) => model.prompt(Some(name)),
+            None => model.prompt(None),
+        }
+    }
 }
 
 /// An input as the tokeniser gives it.

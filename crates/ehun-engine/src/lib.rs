@@ -33,7 +33,7 @@ pub mod tasks;
 pub use deployment::Deployment;
 pub use error::EngineError;
 pub use health::{HealthPolicy, HealthReport, HealthState};
-pub use item::{Input, ItemOptions, Prepared, Tokenize, Tokenized, Truncation};
+pub use item::{Input, ItemOptions, Prepared, Prompt, Tokenize, Tokenized, Truncation};
 pub use lane::Lane;
 pub use local::DeployError;
 pub use observe::{BatchEvent, Observer};

@@ -8,7 +8,7 @@ use ehun_models::{Model, ModelError, Side, Task, TextInput};
 use crate::deployment::Deployment;
 use crate::error::EngineError;
 use crate::health::HealthPolicy;
-use crate::item::{Input, ItemOptions, Tokenize, Tokenized, Truncation};
+use crate::item::{Input, ItemOptions, Prompt, Tokenize, Tokenized, Truncation};
 use crate::lane::Lane;
 use crate::runner::LocalRunner;
 
@@ -64,13 +64,19 @@ impl Tokenize for Model {
         let limit = self.max_tokens();
         let (tokens, pooling_start) = match input {
             Input::Text(text) if self.task() == Task::Embed => {
-                let prompt = self.prompt(options.prompt.as_deref()).map_err(invalid)?;
+                let prompt = Prompt::words(options.prompt.as_ref(), self).map_err(invalid)?;
                 self.embed_tokens(text, prompt, side).map_err(invalid)?
             }
             Input::Text(text) => {
                 (self.tokenizer().encode(TextInput::Single(text), Some(limit), side).map_err(invalid)?, 0)
             }
             Input::Pair(first, second) => {
+                let prompt = if self.task() == Task::Rerank {
+                    Prompt::words(options.prompt.as_ref(), self).map_err(invalid)?
+                } else {
+                    None
+                };
+                let first = &*Self::prompted(first, prompt);
                 (self.tokenizer().encode(TextInput::Pair(first, second), Some(limit), side).map_err(invalid)?, 0)
             }
             Input::Tokens(ids) => return of_ids(ids, limit, options.truncation),

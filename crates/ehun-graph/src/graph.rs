@@ -100,7 +100,7 @@ pub enum Index {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolingMode {
-    /// The first row of the sequence, whether or not the pooling range has it.
+    /// The first row of the range: of the sequence, unless a prompt is left out.
     Cls,
     /// The last row of the range.
     LastToken,

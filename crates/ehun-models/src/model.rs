@@ -1,5 +1,6 @@
 //! A loaded model: everything between a text and the input of a backend, and what its rows mean.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use ehun_graph::{Activation, Graph, PoolingMode, SequenceInput, WeightStore};
@@ -221,6 +222,14 @@ impl Model {
     /// Tokens of a text or a pair, cut to [`Model::max_tokens`].
     pub fn tokenize<'a>(&self, text: impl Into<TextInput<'a>>) -> Result<Tokenized> {
         self.tokenizer.encode(text.into(), Some(self.max_tokens), self.tokenizer.side())
+    }
+
+    /// The first text of a pair with `prompt` in front of it, as sentence-transformers puts it there for a cross-encoder.
+    pub fn prompted<'t>(first: &'t str, prompt: Option<&str>) -> Cow<'t, str> {
+        match prompt {
+            Some(prompt) if !prompt.is_empty() => Cow::Owned(format!("{prompt}{first}")),
+            _ => Cow::Borrowed(first),
+        }
     }
 
     /// The input for a text, with `prompt` in front of it. Where the checkpoint leaves prompts out of pooling, so does the

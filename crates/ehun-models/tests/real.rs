@@ -1,7 +1,9 @@
-//! Real weights, which `cargo xtask setup` fetches: what is published about them comes out.
+//! Real weights, which `cargo xtask models` fetches: what is published about them comes out, and what transformers and
+//! sentence-transformers give for them (`tests/reference/real.json`, made by `tools/reference/real.py`).
 //!
-//! The figures are those of the models' own pages (sentence-transformers' output for the first sentence of their example, the
-//! scores of the cross-encoder's example). Computed by the float64 interpreter, so that nothing here depends on a backend.
+//! The figures in the code are those of the models' own pages (sentence-transformers' output for the first sentence of their
+//! example, the scores of the cross-encoder's example). Computed by the float64 interpreter, so that nothing here depends on a
+//! backend.
 
 use std::path::Path;
 
@@ -9,12 +11,13 @@ use ehun_conformance::Interpreter;
 use ehun_graph::{RaggedBatch, SequenceInput};
 use ehun_models::tasks::tag::Aggregation;
 use ehun_models::{Checkpoint, LoadOptions, Model, Task, TextInput};
+use serde_json::Value;
 
 /// The model `name` of the cache, or `None` where it was not fetched.
 fn model(name: &str) -> Option<Model> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/models").join(name);
     if !folder.is_dir() {
-        println!("not run: {name} not fetched (cargo xtask setup)");
+        println!("not run: {name} not fetched (cargo xtask models)");
         return None;
     }
     Some(Model::load(&Checkpoint::open(folder).unwrap(), &LoadOptions::default()).unwrap())
@@ -32,12 +35,34 @@ fn close(got: &[f32], want: &[f32], tolerance: f32) {
     }
 }
 
+/// The cases of a model in the reference file.
+fn reference(name: &str) -> Vec<Value> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/real.json");
+    let all: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    all[name].as_array().unwrap().clone()
+}
+
+fn numbers(value: &Value) -> Vec<f32> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+}
+
+/// Every vector of the reference, to `tolerance` in each component.
+fn embeds(model: &Model, name: &str, tolerance: f32) {
+    for case in reference(name) {
+        let text = case["text"].as_str().unwrap();
+        let (got, want) = (rows(model, &model.embed_input(text, None).unwrap()), numbers(&case["embedding"]));
+        assert_eq!(got.len(), want.len());
+        close(&got, &want, tolerance);
+    }
+}
+
 #[test]
 fn all_minilm_l6_v2() {
     let Some(model) = model("all-MiniLM-L6-v2") else { return };
     assert_eq!((model.task(), model.dimension(), model.max_tokens()), (Task::Embed, 384, 256));
     let vector = rows(&model, &model.embed_input("This is an example sentence", None).unwrap());
     close(&vector, &[6.765_69e-2, 6.349_59e-2, 4.871_31e-2, 7.930_5e-2], 2e-6);
+    embeds(&model, "all-MiniLM-L6-v2", 1e-6);
 }
 
 #[test]
@@ -46,6 +71,7 @@ fn all_mpnet_base_v2() {
     assert_eq!((model.task(), model.dimension(), model.max_tokens()), (Task::Embed, 768, 384));
     let vector = rows(&model, &model.embed_input("This is an example sentence", None).unwrap());
     close(&vector, &[2.250_26e-2, -7.829_17e-2, -2.303_07e-2, -5.100_1e-3], 2e-6);
+    embeds(&model, "all-mpnet-base-v2", 1e-6);
 }
 
 #[test]
@@ -63,6 +89,11 @@ fn the_ms_marco_reranker() {
     let irrelevant = score("New York City is famous for its Metropolitan Museum of Art.");
     println!("relevant {relevant}, irrelevant {irrelevant}");
     assert!((relevant - 9.3).abs() < 0.3 && (irrelevant + 11.2).abs() < 0.3, "{relevant} and {irrelevant}");
+    for case in reference("ms-marco-MiniLM-L-12-v2") {
+        let pair = TextInput::Pair(case["query"].as_str().unwrap(), case["text"].as_str().unwrap());
+        let got = rows(&model, &model.tokenize(pair).unwrap().into_input(0));
+        close(&got, &numbers(&case["logits"]), 1e-4);
+    }
 }
 
 #[test]
@@ -92,6 +123,14 @@ fn the_personal_data_tagger() {
     has("CITY", "Springfield");
     has("STATE", "Illinois");
     has("ZIP_CODE", "62704");
+    for case in reference("rampart") {
+        let (got, want) = (
+            rows(&model, &model.tokenize(case["text"].as_str().unwrap()).unwrap().into_input(0)),
+            numbers(&case["logits"]),
+        );
+        assert_eq!(got.len(), want.len());
+        close(&got, &want, 1e-4);
+    }
 }
 
 #[test]
@@ -105,5 +144,14 @@ fn splade_tiny() {
     println!("{first:?} of {}", terms.len());
     for word in ["berlin", "germany", "capital"] {
         assert!(first.contains(&word), "{word} is not in {first:?}");
+    }
+    for case in reference("splade-tiny") {
+        let tokens = model.tokenize(case["text"].as_str().unwrap()).unwrap();
+        let got = rows(&model, &tokens.into_input(0));
+        let mut want = vec![0.0; got.len()];
+        for term in case["terms"].as_array().unwrap() {
+            want[term[0].as_u64().unwrap() as usize] = term[1].as_f64().unwrap() as f32;
+        }
+        close(&got, &want, 1e-5);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ehun_documents::TokenCounter;
+use ehun_engine::Prompt;
 use ehun_models::{Model, ModelError};
 
 /// Counts as a model does, with room for the prompt that it puts before a text.
@@ -19,9 +20,9 @@ impl ModelCounter {
     ///
     /// # Errors
     /// If the model has no such prompt.
-    pub fn new(model: Arc<Model>, prompt: Option<&str>) -> Result<Self, ModelError> {
+    pub fn new(model: Arc<Model>, prompt: Option<&Prompt>) -> Result<Self, ModelError> {
         let special = model.tokenizer().count("")?;
-        let prompt = match model.prompt(prompt)? {
+        let prompt = match Prompt::words(prompt, &model)? {
             // With the tokens at the seam counted twice at the most: a chunk may be a token short, never too long.
             Some(prompt) if !prompt.is_empty() => model.tokenizer().count(prompt)?.saturating_sub(special) + 1,
             _ => 0,

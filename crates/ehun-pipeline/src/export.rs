@@ -5,13 +5,14 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use arrow_array::{
-    Array, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+    Array, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray, StructArray, UInt32Array, UInt64Array,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::dedup::Repeats;
 use crate::error::JobError;
-use crate::table::read_table;
+use crate::table::{TableWriter, read_table};
 
 /// The form of the output tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -52,10 +53,27 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Writes the Parquet table `from` to `to` in another form and makes it durable.
-pub(crate) fn export(from: &Path, to: &Path, format: Format) -> Result<(), JobError> {
+/// Writes the Parquet table `from` to `to` in the form `format`, without what is repeated, and makes it durable. The number of its
+/// rows.
+pub(crate) fn export(from: &Path, to: &Path, format: Format, mut repeats: Option<Repeats>) -> Result<u64, JobError> {
     let batches = read_table(from, None, 1024)?;
-    let schema = batches.schema();
+    let schema = if repeats.is_some() { Repeats::schema(&batches.schema()) } else { batches.schema() };
+    let mut rows = 0;
+    let batches = batches.map(|batch| {
+        let batch = match &mut repeats {
+            Some(repeats) => repeats.apply(&batch?, &schema).map_err(JobError::file(from))?,
+            None => batch?,
+        };
+        rows += batch.num_rows() as u64;
+        Ok::<_, JobError>(batch)
+    });
+    if format == Format::Parquet {
+        let mut writer = TableWriter::create(to, &schema)?;
+        for batch in batches {
+            writer.write(&batch?)?;
+        }
+        return writer.finish();
+    }
     let file = File::create(to).map_err(JobError::io(to, "create"))?;
     let mut buffer = BufWriter::new(file);
     match format {
@@ -67,14 +85,15 @@ pub(crate) fn export(from: &Path, to: &Path, format: Format) -> Result<(), JobEr
             }
             writer.finish().map_err(JobError::file(to))?;
         }
-        Format::Jsonl | Format::Parquet => {
+        _ => {
             for batch in batches {
                 write_lines(&batch?, &mut buffer).map_err(JobError::io(to, "write"))?;
             }
         }
     }
     buffer.flush().map_err(JobError::io(to, "write"))?;
-    buffer.get_ref().sync_all().map_err(JobError::io(to, "synchronise"))
+    buffer.get_ref().sync_all().map_err(JobError::io(to, "synchronise"))?;
+    Ok(rows)
 }
 
 /// Writes each row as a JSON object.
@@ -108,6 +127,10 @@ fn value(column: &dyn Array, row: usize) -> Value {
     }
     if let Some(numbers) = any.downcast_ref::<Float32Array>() {
         return serde_json::to_value(numbers.value(row)).unwrap_or_default();
+    }
+    if let Some(object) = any.downcast_ref::<StructArray>() {
+        let members = object.fields().iter().zip(object.columns());
+        return members.map(|(field, column)| (field.name().clone(), value(column.as_ref(), row))).collect();
     }
     let items = match (any.downcast_ref::<ListArray>(), any.downcast_ref::<FixedSizeListArray>()) {
         (Some(list), _) => list.value(row),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ehun_documents::{ChunkOptions, Limits};
+use ehun_engine::Prompt;
 use serde::Serialize;
 
 use crate::export::Format;
@@ -26,6 +27,8 @@ pub struct JobOptions {
     pub output: Output,
     /// Its form, in a folder.
     pub format: Format,
+    /// Keep chunks with the same words once, in a folder.
+    pub dedup: bool,
     /// How documents are cut.
     pub chunk: ChunkOptions,
     /// The field of JSON objects that holds their text; all strings if `None`.
@@ -34,8 +37,8 @@ pub struct JobOptions {
     pub limits: Limits,
     /// Documents that are parsed at the same time.
     pub workers: usize,
-    /// Name of the model's prompt for documents.
-    pub prompt: Option<String>,
+    /// What is put before each chunk; `None` is the model's default prompt.
+    pub prompt: Option<Prompt>,
     /// Remove what is in the output and whose file is gone.
     pub prune: bool,
     /// Process again what failed before.

@@ -27,6 +27,11 @@ impl Cursor {
         Self { files: files.into(), batches: None, batch: None, row: 0 }
     }
 
+    /// The tables that have not been begun.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter()
+    }
+
     /// The source of the next row.
     fn source(&mut self) -> Result<Option<&str>, JobError> {
         while self.batch.as_ref().is_none_or(|(batch, _)| self.row >= batch.num_rows()) {

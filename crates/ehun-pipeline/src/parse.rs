@@ -8,6 +8,7 @@ use ehun_documents::{
     CharIndex, Chunk, ChunkOptions, Document, DocumentError, PageStatus, ParseOptions, TokenCounter, WorkerPool, chunk,
 };
 
+use crate::annotate::Stretch;
 use crate::error::JobError;
 use crate::rows::{ChunkRow, DocumentRow};
 use crate::source::SourceFile;
@@ -169,6 +170,8 @@ impl Parser<'_> {
 
 fn chunk_row(chunk: Chunk, characters: &CharIndex<'_>, id: &Arc<str>, path: &Arc<str>, source: &Arc<str>) -> ChunkRow {
     let range = characters.range(&chunk.span());
+    let parts = chunk.repeated.iter().chain(&chunk.ranges).map(|bytes| characters.range(bytes));
+    let stretches = Stretch::all(parts.map(|range| range.start as u64..range.end as u64));
     ChunkRow {
         document_id: Arc::clone(id),
         path: Arc::clone(path),
@@ -181,7 +184,10 @@ fn chunk_row(chunk: Chunk, characters: &CharIndex<'_>, id: &Arc<str>, path: &Arc
         char_start: range.start as u64,
         char_end: range.end as u64,
         token_count: chunk.token_count as u32,
+        stretches,
         embedded: None,
+        labels: None,
+        entities: None,
     }
 }
 

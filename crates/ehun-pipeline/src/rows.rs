@@ -7,6 +7,10 @@ use arrow_array::builder::{
 };
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use ehun_models::tasks::scores::LabelScore;
+
+use crate::annotate::Stretch;
+use crate::extra::{Annotator, EntityRow, Extra, extra_columns};
 
 /// Where the vectors come from; the same for every chunk of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +23,10 @@ pub struct Producer {
     pub weights_hash: String,
     /// Width of a vector.
     pub dimension: usize,
+    /// What the chunks' labels come from, where they get some.
+    pub labels: Option<Annotator>,
+    /// What the chunks' entities come from, where they are looked for.
+    pub entities: Option<Annotator>,
 }
 
 /// A row of `documents.parquet`.
@@ -66,7 +74,11 @@ pub(crate) struct ChunkRow {
     pub(crate) char_start: u64,
     pub(crate) char_end: u64,
     pub(crate) token_count: u32,
+    /// What of the document's text its own text is made of.
+    pub(crate) stretches: Arc<[Stretch]>,
     pub(crate) embedded: Option<Embedded>,
+    pub(crate) labels: Option<Vec<LabelScore>>,
+    pub(crate) entities: Option<Vec<EntityRow>>,
 }
 
 /// A vector and what ran to make it.
@@ -119,11 +131,11 @@ pub(crate) fn document_schema() -> SchemaRef {
     ]))
 }
 
-/// Columns of `chunks.parquet` with vectors of `dimension`.
-pub(crate) fn chunk_schema(dimension: usize) -> SchemaRef {
+/// Columns of `chunks.parquet` with vectors of `dimension`, and those of `extra`.
+pub(crate) fn chunk_schema(dimension: usize, extra: Extra) -> SchemaRef {
     let item = Arc::new(Field::new("item", DataType::Float32, true));
     let vector = DataType::FixedSizeList(item, dimension as i32);
-    Arc::new(Schema::new(vec![
+    let mut fields = vec![
         text("document_id", false),
         text("path", false),
         text("source", false),
@@ -143,10 +155,12 @@ pub(crate) fn chunk_schema(dimension: usize) -> SchemaRef {
         text("device", true),
         text("precision", true),
         text("attention_kernel", true),
-    ]))
+    ];
+    fields.extend(extra.fields());
+    Arc::new(Schema::new(fields))
 }
 
-fn strings<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
+pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
     let mut builder = StringBuilder::new();
     values.for_each(|value| builder.append_option(value));
     Arc::new(builder.finish())
@@ -220,7 +234,7 @@ pub(crate) fn chunk_batch(rows: &[ChunkRow], producer: &Producer) -> Result<Reco
     let some = |get: fn(&ChunkRow) -> &str| strings(rows.iter().map(|row| Some(get(row))));
     let ran = |get: fn(&Embedded) -> &str| strings(rows.iter().map(|row| row.embedded.as_ref().map(get)));
     let same = |value: Option<&str>| strings(rows.iter().map(|_| value));
-    let columns = vec![
+    let mut columns = vec![
         some(|row| &row.document_id),
         some(|row| &row.path),
         some(|row| &row.source),
@@ -241,5 +255,6 @@ pub(crate) fn chunk_batch(rows: &[ChunkRow], producer: &Producer) -> Result<Reco
         ran(|embedded| &embedded.precision),
         ran(|embedded| &embedded.attention),
     ];
-    RecordBatch::try_new(chunk_schema(producer.dimension), columns)
+    columns.extend(extra_columns(rows, producer)?);
+    RecordBatch::try_new(chunk_schema(producer.dimension, Extra::of_producer(producer)), columns)
 }

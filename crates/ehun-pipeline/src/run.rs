@@ -17,8 +17,10 @@ use std::time::Instant;
 use ehun_documents::{ParseOptions, TokenCounter, WorkerPool};
 use ehun_engine::{EngineError, Input, ItemOptions, Pending, Request, Service, Truncation, tasks};
 
+use crate::annotate::{Asked, ChunkError, Classifier, Tagger};
 use crate::error::JobError;
 use crate::export::write_lines;
+use crate::extra::Annotator;
 use crate::gate::Gate;
 use crate::job::{Event, Failure, JobOptions, LISTED_FAILURES, Listener, Output, Report};
 use crate::parse::{Parsed, Parser, fingerprint, hash_file};
@@ -50,10 +52,18 @@ enum Piece {
 /// To the writer.
 enum Step {
     Document(Box<DocumentRow>),
-    Chunks(Vec<ChunkRow>, Pending),
+    Chunks(Box<Group>),
     DocumentEnd,
     SourceEnd { name: String, bytes: u64 },
     Stop(JobError),
+}
+
+/// Chunks that models are working on.
+struct Group {
+    rows: Vec<ChunkRow>,
+    vectors: Pending,
+    labels: Option<Asked>,
+    entities: Option<Asked>,
 }
 
 /// What a job works with.
@@ -62,6 +72,10 @@ pub struct Tools<'a> {
     pub service: &'a Service,
     /// What the vectors come from.
     pub producer: &'a Producer,
+    /// Gives chunks labels.
+    pub classifier: Option<Classifier<'a>>,
+    /// Finds entities.
+    pub tagger: Option<Tagger<'a>>,
     /// Counts tokens as the model does.
     pub counter: &'a (dyn TokenCounter + Sync),
     /// Parses.
@@ -79,7 +93,7 @@ pub struct Tools<'a> {
 /// output, and stops nothing.
 pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobError> {
     let start = Instant::now();
-    let settings = settings_hash(tools.producer, options);
+    let settings = settings_hash(tools, options);
     let skip = match &options.output {
         Output::Folder(folder) => folder.as_path(),
         Output::Stdout => Path::new(""),
@@ -89,7 +103,7 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
     let counting = Walk::new(&options.inputs, skip)?;
     let mut sink = match &options.output {
         Output::Folder(folder) => {
-            let store = Store::open(folder, options.shard, options.format, tools.producer)?;
+            let store = Store::open(folder, options.shard, options.format, tools.producer, options.dedup)?;
             Sink::Store { store: Box::new(store), part: None }
         }
         Output::Stdout => Sink::Stdout(tools.producer.clone()),
@@ -160,12 +174,15 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
     Ok(report)
 }
 
-fn settings_hash(producer: &Producer, options: &JobOptions) -> blake3::Hash {
+fn settings_hash(tools: &Tools<'_>, options: &JobOptions) -> blake3::Hash {
+    let hash = |annotator: &Option<Annotator>| annotator.as_ref().map(|annotator| annotator.weights_hash.clone());
     let settings = (
         env!("CARGO_PKG_VERSION"),
-        &producer.weights_hash,
-        (&options.chunk, &options.text_field, &options.prompt),
+        &tools.producer.weights_hash,
+        (&options.chunk, &options.text_field, format!("{:?}", options.prompt)),
         &options.identity,
+        (hash(&tools.producer.labels), tools.classifier.as_ref().and_then(|classifier| classifier.top)),
+        (hash(&tools.producer.entities), tools.tagger.as_ref().map(|tagger| tagger.aggregation)),
     );
     blake3::hash(serde_json::to_string(&settings).unwrap_or_default().as_bytes())
 }
@@ -283,14 +300,14 @@ fn hand_on_document(tools: &Tools<'_>, options: &JobOptions, parsed: Parsed, ste
     if steps.send(Step::Document(Box::new(parsed.row))).is_err() {
         return false;
     }
-    let item_options = ItemOptions { truncation: Truncation::Refuse, prompt: options.prompt.as_deref().map(Arc::from) };
+    let item_options = ItemOptions { truncation: Truncation::Refuse, prompt: options.prompt.clone() };
     let mut chunks = parsed.chunks.into_iter().peekable();
     while chunks.peek().is_some() {
         let group: Vec<ChunkRow> = chunks.by_ref().take(GROUP).collect();
         let inputs = group.iter().map(|chunk| Input::Text(Arc::clone(&chunk.text))).collect();
         let request = Request { inputs, options: item_options.clone(), deadline: None };
-        let step = match tools.service.request_when_room(request) {
-            Ok(pending) => Step::Chunks(group, pending),
+        let step = match ask(tools, group, request) {
+            Ok(group) => Step::Chunks(Box::new(group)),
             Err(error) => Step::Stop(JobError::Engine(error)),
         };
         if steps.send(step).is_err() {
@@ -298,6 +315,14 @@ fn hand_on_document(tools: &Tools<'_>, options: &JobOptions, parsed: Parsed, ste
         }
     }
     steps.send(Step::DocumentEnd).is_ok()
+}
+
+/// Hands chunks to every model; `request` is what the embedding model is asked.
+fn ask(tools: &Tools<'_>, rows: Vec<ChunkRow>, request: Request) -> Result<Group, EngineError> {
+    let vectors = tools.service.request_when_room(request)?;
+    let labels = tools.classifier.as_ref().map(|classifier| classifier.ask(&rows)).transpose()?;
+    let entities = tools.tagger.as_ref().map(|tagger| tagger.ask(&rows)).transpose()?;
+    Ok(Group { rows, vectors, labels, entities })
 }
 
 enum Sink {
@@ -398,8 +423,8 @@ fn write_steps(
     for step in steps {
         match step {
             Step::Document(row) => open = Some(row),
-            Step::Chunks(mut rows, pending) => {
-                let error = fill(&mut rows, pending)?;
+            Step::Chunks(group) => {
+                let (rows, error) = answer(tools, *group)?;
                 *is_between = false;
                 sink.chunks(&rows)?;
                 if let Some(row) = &mut open {
@@ -444,9 +469,22 @@ fn note_failure(row: &DocumentRow, tools: &Tools<'_>, report: &mut Report) {
     }
 }
 
+/// Waits for what the models say of a group, and puts it into the rows. The first error of a chunk, which is its document's.
+fn answer(tools: &Tools<'_>, group: Group) -> Result<(Vec<ChunkRow>, Option<ChunkError>), JobError> {
+    let Group { mut rows, vectors, labels, entities } = group;
+    let mut error = fill(&mut rows, vectors)?;
+    if let (Some(classifier), Some(labels)) = (&tools.classifier, labels) {
+        error = error.or(classifier.answer(labels, &mut rows)?);
+    }
+    if let (Some(tagger), Some(entities)) = (&tools.tagger, entities) {
+        error = error.or(tagger.answer(entities, &mut rows)?);
+    }
+    Ok((rows, error))
+}
+
 /// Puts the vectors into the rows. The first error of a chunk, which is its document's; an error of the whole job where no
 /// backend answers.
-fn fill(rows: &mut [ChunkRow], pending: Pending) -> Result<Option<(String, String)>, JobError> {
+fn fill(rows: &mut [ChunkRow], pending: Pending) -> Result<Option<ChunkError>, JobError> {
     let mut first = None;
     for (row, item) in rows.iter_mut().zip(pending.wait().items) {
         let embedded = item.and_then(|answer| {

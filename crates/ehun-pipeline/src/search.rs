@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use arrow_array::{
-    Array, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+    Array, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray, StructArray, UInt32Array, UInt64Array,
 };
 use serde::Serialize;
 
+use crate::dedup::ALSO_AT;
 use crate::error::JobError;
 use crate::table::read_table;
 
@@ -33,6 +34,18 @@ pub struct Hit {
     pub char_end: u64,
     /// Its text.
     pub text: String,
+    /// Where else the same words are, in tables that keep repeated chunks once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also_at: Vec<OtherPlace>,
+}
+
+/// A place of a chunk that is kept elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OtherPlace {
+    /// Path of the document.
+    pub path: String,
+    /// Number of the chunk in it.
+    pub chunk: u32,
 }
 
 const COLUMNS: [&str; 10] = [
@@ -80,7 +93,11 @@ pub fn search(tables: &[PathBuf], query: &[f32], weights_hash: &str, count: usiz
     let norm = length(query);
     let mut best: Vec<Hit> = Vec::with_capacity(count + 1);
     for table in tables {
-        for batch in read_table(table, Some(&COLUMNS), 2048)? {
+        let mut columns = COLUMNS.to_vec();
+        if read_table(table, None, 1)?.schema().column_with_name(ALSO_AT).is_some() {
+            columns.push(ALSO_AT);
+        }
+        for batch in read_table(table, Some(&columns), 2048)? {
             scan(&batch?, query, norm, weights_hash, count, &mut best)
                 .map_err(|message| JobError::File { path: table.clone(), message })?;
         }
@@ -131,6 +148,18 @@ fn scan(
     Ok(())
 }
 
+fn also_at(batch: &RecordBatch, row: usize) -> Result<Vec<OtherPlace>, String> {
+    if batch.column_by_name(ALSO_AT).is_none() {
+        return Ok(Vec::new());
+    }
+    let places = column::<ListArray>(batch, ALSO_AT)?.value(row);
+    let places: &StructArray = places.as_any().downcast_ref().ok_or("`also_at` is no list of places")?;
+    let of = |name: &str| places.column_by_name(name).ok_or("`also_at` is no list of places");
+    let paths: &StringArray = of("path")?.as_any().downcast_ref().ok_or("`also_at.path` is no text")?;
+    let chunks: &UInt32Array = of("chunk")?.as_any().downcast_ref().ok_or("`also_at.chunk` is no number")?;
+    Ok((0..places.len()).map(|i| OtherPlace { path: paths.value(i).to_owned(), chunk: chunks.value(i) }).collect())
+}
+
 fn hit(batch: &RecordBatch, row: usize, score: f32) -> Result<Hit, String> {
     let text = |name| Ok::<_, String>(column::<StringArray>(batch, name)?.value(row).to_owned());
     let pages: &UInt32Array = column(batch, "page")?;
@@ -146,5 +175,6 @@ fn hit(batch: &RecordBatch, row: usize, score: f32) -> Result<Hit, String> {
         char_start: column::<UInt64Array>(batch, "char_start")?.value(row),
         char_end: column::<UInt64Array>(batch, "char_end")?.value(row),
         text: text("text")?,
+        also_at: also_at(batch, row)?,
     })
 }

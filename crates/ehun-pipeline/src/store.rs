@@ -6,6 +6,7 @@
 //! DIR/.ehun/journal                            what is done
 //! DIR/.ehun/parts/N.documents.parquet, ...     what is done and not in the final tables yet
 //! DIR/.ehun/next/                              final tables that are being made
+//! DIR/.ehun/documents.parquet, chunks.parquet  full tables, where the output has another form or repeated chunks once
 //! DIR/.ehun/lock                               held while a run lasts
 //! ```
 //!
@@ -21,8 +22,10 @@ use std::time::Instant;
 use arrow_array::{Array, StringArray};
 use serde::{Deserialize, Serialize};
 
+use crate::dedup::Repeats;
 use crate::error::JobError;
 use crate::export::{Format, export};
+use crate::extra::Extra;
 use crate::journal::{Journal, Record};
 use crate::merge::{Cursor, Input, merge};
 use crate::rows::{
@@ -30,6 +33,9 @@ use crate::rows::{
 };
 use crate::source::{key, order};
 use crate::table::{TableWriter, read_table, rename, sync_folder};
+
+/// The table of chunks.
+const CHUNKS: &str = "chunks";
 
 /// Which of how many parts of the sources a run takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +75,8 @@ struct Job {
     weights_hash: String,
     dimension: usize,
     format: Format,
+    #[serde(default)]
+    dedup: bool,
 }
 
 /// What is known of a source that has been processed.
@@ -97,6 +105,7 @@ pub(crate) struct Store {
     work: PathBuf,
     suffix: String,
     format: Format,
+    dedup: bool,
     producer: Producer,
     journal: Journal,
     parts: Vec<PartName>,
@@ -144,6 +153,7 @@ impl Store {
         shard: Option<Shard>,
         format: Format,
         producer: &Producer,
+        dedup: bool,
     ) -> Result<Self, JobError> {
         let shard = shard.filter(|shard| shard.count > 1);
         let suffix = shard.map_or_else(String::new, |s| format!("-{:05}-of-{:05}", s.index, s.count));
@@ -164,6 +174,7 @@ impl Store {
             work,
             suffix,
             format,
+            dedup,
             producer: producer.clone(),
             journal,
             parts: Vec::new(),
@@ -181,7 +192,7 @@ impl Store {
 
     fn check_job(&self, fresh: bool) -> Result<(), JobError> {
         let Producer { model, weights_hash, dimension, .. } = self.producer.clone();
-        let job = Job { model, weights_hash, dimension, format: self.format };
+        let job = Job { model, weights_hash, dimension, format: self.format, dedup: self.dedup };
         let path = self.work.join("job.json");
         if fresh {
             let taken = self.outputs().into_iter().map(|(_, to)| to).find(|to| to.exists());
@@ -211,6 +222,14 @@ impl Store {
             let reason =
                 format!("its tables are {0}; use `--format {0}`, or give another folder", before.format.name());
             return Err(self.conflict(reason));
+        }
+        if before.dedup != job.dedup {
+            let what = if before.dedup {
+                "keep repeated chunks once; give `--dedup`"
+            } else {
+                "have every chunk; leave out `--dedup`"
+            };
+            return Err(self.conflict(format!("its tables {what}, or another folder")));
         }
         Ok(())
     }
@@ -271,12 +290,24 @@ impl Store {
         self.work.join("parts").join(format!("{number:08}.{table}.parquet"))
     }
 
-    /// Where the Parquet tables of before are: the output itself, or a copy beside the journal where that has another form.
+    /// Whether what readers read is made from the full table, which then lies beside the journal.
+    fn is_derived(&self, table: &str) -> bool {
+        self.format != Format::Parquet || (self.dedup && table == CHUNKS)
+    }
+
+    /// Where the full Parquet tables of before are: the output itself, or beside the journal where that is something else.
     fn base(&self, table: &str) -> PathBuf {
-        match self.format {
-            Format::Parquet => self.folder.join(format!("{table}{}.parquet", self.suffix)),
-            _ => self.work.join(format!("{table}.parquet")),
-        }
+        if self.is_derived(table) { self.work.join(format!("{table}.parquet")) } else { self.output(table) }
+    }
+
+    /// The file that readers read.
+    fn output(&self, table: &str) -> PathBuf {
+        self.folder.join(format!("{table}{}.{}", self.suffix, self.format.extension()))
+    }
+
+    /// Where that is made.
+    fn next_output(&self, table: &str) -> PathBuf {
+        self.next_folder().join(format!("{table}.output.{}", self.format.extension()))
     }
 
     /// Files of `next` and where they go.
@@ -285,10 +316,8 @@ impl Store {
         let mut outputs = Vec::new();
         for table in ["documents", "chunks"] {
             outputs.push((next.join(format!("{table}.parquet")), self.base(table)));
-            if self.format != Format::Parquet {
-                let extension = self.format.extension();
-                let to = self.folder.join(format!("{table}{}.{extension}", self.suffix));
-                outputs.push((next.join(format!("{table}.{extension}")), to));
+            if self.is_derived(table) {
+                outputs.push((self.next_output(table), self.output(table)));
             }
         }
         outputs
@@ -296,9 +325,7 @@ impl Store {
 
     /// The files that readers read.
     pub(crate) fn final_tables(&self) -> Vec<PathBuf> {
-        let extension = self.format.extension();
-        let path = |table| self.folder.join(format!("{table}{}.{extension}", self.suffix));
-        vec![path("documents"), path("chunks")]
+        vec![self.output("documents"), self.output(CHUNKS)]
     }
 
     /// What has been processed before.
@@ -339,7 +366,7 @@ impl Store {
         Ok(Part {
             number,
             documents: create("documents", document_schema())?,
-            chunks: create("chunks", chunk_schema(self.producer.dimension))?,
+            chunks: create("chunks", chunk_schema(self.producer.dimension, Extra::of_producer(&self.producer)))?,
             producer: self.producer.clone(),
             first: String::new(),
             last: String::new(),
@@ -382,13 +409,23 @@ impl Store {
         fs::create_dir_all(&next).map_err(JobError::io(&next, "create"))?;
         let (documents_path, chunks_path) = (next.join("documents.parquet"), next.join("chunks.parquet"));
         let mut documents = TableWriter::create(&documents_path, &document_schema())?;
-        let mut chunks = TableWriter::create(&chunks_path, &chunk_schema(self.producer.dimension))?;
-        merge(&mut self.inputs(), is_dropped, &mut documents, &mut chunks)?;
-        let rows = (documents.finish()?, chunks.finish()?);
-        if self.format != Format::Parquet {
-            for path in [&documents_path, &chunks_path] {
-                export(path, &path.with_extension(self.format.extension()), self.format)?;
+        let mut inputs = self.inputs();
+        let mut extra = Extra::of_producer(&self.producer);
+        for input in &inputs {
+            // Rows of before keep what they have, also where this job does not ask for it.
+            for path in input.chunks.files() {
+                extra = extra.or(Extra::of_schema(&read_table(path, None, 1)?.schema()));
             }
+        }
+        let mut chunks = TableWriter::create(&chunks_path, &chunk_schema(self.producer.dimension, extra))?;
+        merge(&mut inputs, is_dropped, &mut documents, &mut chunks)?;
+        let mut rows = (documents.finish()?, chunks.finish()?);
+        if self.is_derived("documents") {
+            export(&documents_path, &self.next_output("documents"), self.format, None)?;
+        }
+        if self.is_derived(CHUNKS) {
+            let repeats = self.dedup.then(|| Repeats::find(&chunks_path)).transpose()?;
+            rows.1 = export(&chunks_path, &self.next_output(CHUNKS), self.format, repeats)?;
         }
         sync_folder(&next)?;
         let through = self.parts.iter().map(|part| part.number).max().unwrap_or(self.next_part - 1);

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::SchemaRef;
@@ -15,6 +16,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
 use crate::error::JobError;
+use crate::extra::conform;
 
 /// Rows of a row group of chunks: about 13 MB of 384-wide vectors, which is what a reader holds at once.
 const ROW_GROUP_ROWS: usize = 8192;
@@ -39,6 +41,7 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), JobError> {
 /// A table that is being written to `path`. Dropped unfinished, it leaves no file.
 pub(crate) struct TableWriter {
     path: PathBuf,
+    schema: SchemaRef,
     writer: Option<ArrowWriter<BufWriter<File>>>,
     rows: u64,
 }
@@ -60,12 +63,14 @@ impl TableWriter {
         }
         let writer = ArrowWriter::try_new(BufWriter::new(file), schema.clone(), Some(properties.build()))
             .map_err(JobError::file(path))?;
-        Ok(Self { path: path.to_owned(), writer: Some(writer), rows: 0 })
+        Ok(Self { path: path.to_owned(), schema: Arc::clone(schema), writer: Some(writer), rows: 0 })
     }
 
+    /// Writes rows; columns that they lack are null.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), JobError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        writer.write(batch).map_err(JobError::file(&self.path))?;
+        let batch = conform(batch, &self.schema).map_err(JobError::file(&self.path))?;
+        writer.write(&batch).map_err(JobError::file(&self.path))?;
         self.rows += batch.num_rows() as u64;
         if writer.in_progress_size() > ROW_GROUP_BYTES {
             writer.flush().map_err(JobError::file(&self.path))?;

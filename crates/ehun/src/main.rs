@@ -39,6 +39,10 @@ enum Command {
     Tag(run::tag::Tag),
     /// Texts -> weights of vocabulary terms, as JSON Lines (SPLADE)
     Sparse(run::sparse::Sparse),
+    /// Texts -> a vector for each of their tokens, as JSON Lines
+    Tokens(run::tokens::Tokens),
+    /// A text and others -> how alike they are, as JSON Lines
+    Similarity(run::similarity::Similarity),
     /// What this machine can run on, and the reasons for what it cannot
     Backends(run::backends::Backends),
     /// Which backend and attention kernel each operation gets, and why
@@ -70,6 +74,8 @@ fn main() -> ExitCode {
         Command::Classify(command) => command.run(),
         Command::Tag(command) => command.run(),
         Command::Sparse(command) => command.run(),
+        Command::Tokens(command) => command.run(),
+        Command::Similarity(command) => command.run(),
         Command::Backends(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Conform(command) => command.run(),

@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use clap::Args;
 use ehun_backend::{Attention, Backend, Options, Precision, Registry};
-use ehun_engine::{Deployment, HealthPolicy, Service, ServiceConfig};
+use ehun_engine::{Deployment, HealthPolicy, Prompt, Service, ServiceConfig};
 use ehun_models::{Checkpoint, LoadOptions, Model, Task};
-use ehun_pipeline::Producer;
+use ehun_pipeline::{Annotator, Producer};
+use ehun_server::Config;
 
 use crate::error::CommandError;
 
 /// Flags about the model and where it runs.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
-    /// Directory of a Hugging Face or sentence-transformers model, or ORG/NAME of one that `ehun models pull` fetched
-    /// [default: the embedded all-MiniLM-L6-v2]
-    #[arg(long, value_name = "DIR|ORG/NAME")]
+    /// Directory of a Hugging Face or sentence-transformers model, ORG/NAME of one that `ehun models pull` fetched, or the
+    /// name of a service of `ehun.toml` in this folder [default: the embedded all-MiniLM-L6-v2]
+    #[arg(long, value_name = "DIR|ORG/NAME|NAME")]
     pub model: Option<PathBuf>,
     /// Where it runs, the preferred first: auto, cpu, ... (`ehun backends` lists them)
     #[arg(long, value_name = "NAME[,NAME...]", default_value = "auto", value_delimiter = ',')]
@@ -39,6 +40,25 @@ pub struct ModelArgs {
     /// Read all weights first and refuse NaN in them
     #[arg(long)]
     pub check_weights: bool,
+}
+
+/// What is put before a text.
+#[derive(Debug, Clone, Args)]
+pub struct PromptArgs {
+    /// Name of a prompt of the model that is put before the text [default: the model's default prompt, if it has one]
+    #[arg(long, value_name = "NAME")]
+    prompt_name: Option<String>,
+    /// Words that are put before the text, instead of a prompt of the model
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
+    prompt: Option<String>,
+}
+
+impl PromptArgs {
+    /// What was asked for.
+    pub fn prompt(&self) -> Option<Prompt> {
+        let words = self.prompt.as_deref().map(|words| Prompt::Text(words.into()));
+        words.or_else(|| self.prompt_name.as_deref().map(Prompt::from))
+    }
 }
 
 /// A number from 1, for flags of which 0 would mean nothing.
@@ -73,6 +93,23 @@ pub fn checkpoint(model: Option<&Path>) -> Result<Checkpoint, CommandError> {
     }
 }
 
+/// As [`checkpoint`], and the model of a service of `ehun.toml` by the service's name.
+fn named_checkpoint(model: Option<&Path>) -> Result<Checkpoint, CommandError> {
+    let Some(name) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return checkpoint(model) };
+    let file = Path::new("ehun.toml");
+    if name.contains(['/', '\\']) || !file.exists() {
+        return checkpoint(model);
+    }
+    let services = Config::read(file)?.service;
+    match services.get(name) {
+        Some(service) => checkpoint(service.model.as_deref()),
+        None => Err(CommandError::Usage(format!(
+            "there is no directory `{name}`, and ehun.toml has no service of that name; it has {}",
+            services.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+        ))),
+    }
+}
+
 /// `model` where it is a directory, else the directory of the pulled model of that name. Nothing is fetched here: what runs
 /// must not depend on whether a network is there.
 fn directory(model: &Path) -> Result<PathBuf, CommandError> {
@@ -93,11 +130,16 @@ fn directory(model: &Path) -> Result<PathBuf, CommandError> {
 impl ModelArgs {
     /// Loads the model for `task`; `None` is what it was made for.
     pub fn load(&self, task: Option<Task>) -> Result<Arc<Model>, CommandError> {
-        let checkpoint = checkpoint(self.model.as_deref())?;
+        let checkpoint = named_checkpoint(self.model.as_deref())?;
         // The embedded weights are checked by their hash when they are made.
         let check_finite = self.check_weights;
         let options = LoadOptions { task, max_tokens: self.max_tokens, check_finite, ..LoadOptions::default() };
         Ok(Arc::new(Model::load(&checkpoint, &options)?))
+    }
+
+    /// The same backends and settings for another model.
+    pub fn with_model(&self, model: &Path) -> Self {
+        Self { model: Some(model.to_owned()), max_tokens: None, ..self.clone() }
     }
 
     /// The backends, the preferred first. `auto` is the CPU: other devices are used where they are asked for.
@@ -147,5 +189,12 @@ pub fn producer(model: &Model) -> Producer {
         revision: model.revision().map(str::to_owned),
         weights_hash: model.weight_hash().to_owned(),
         dimension: model.dimension(),
+        labels: None,
+        entities: None,
     }
+}
+
+/// What labels or entities of `model` are marked with.
+pub fn annotator(model: &Model) -> Annotator {
+    Annotator { model: model.name().to_owned(), weights_hash: model.weight_hash().to_owned() }
 }

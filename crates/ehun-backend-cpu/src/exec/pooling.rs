@@ -34,7 +34,7 @@ pub(crate) fn pool_rows(
         }
         let of_range = || range.clone().map(|position| (position, x.row(all.start + position)));
         match mode {
-            PoolingMode::Cls => row.copy_from_slice(x.row(all.start)),
+            PoolingMode::Cls => row.copy_from_slice(x.row(all.start + range.start)),
             PoolingMode::LastToken => row.copy_from_slice(x.row(all.start + range.end - 1)),
             PoolingMode::Max => {
                 row.fill(f32::NEG_INFINITY);

@@ -210,20 +210,23 @@ pub fn pooling(e: &mut Emitter, x: &Val, mode: PoolingMode, starts: &Val, length
     let result = [batch, width];
     let not_empty = e.compare_number("GT", lengths, 0);
     let not_empty = e.broadcast(&not_empty, &[0], &result);
-    if mode == PoolingMode::Cls {
-        let first = e.slice_dim(&x, 1, 0, 1);
-        let first = e.reshape(&first, &result);
-        return e.select_number(&not_empty, &first, 0.0);
-    }
     let position = e.iota(1, &[batch, length]);
     let (start, end) = (e.broadcast(starts, &[0], &[batch, length]), e.broadcast(lengths, &[0], &[batch, length]));
-    let inside = if mode == PoolingMode::LastToken {
-        let last = e.binary_number("subtract", &end, 1.0);
-        e.compare("EQ", &position, &last)
-    } else {
-        let from = e.compare("GE", &position, &start);
-        let to = e.compare("LT", &position, &end);
-        e.binary("and", &from, &to)
+    let inside = match mode {
+        PoolingMode::Cls => {
+            let first = e.compare("EQ", &position, &start);
+            let to = e.compare("LT", &position, &end);
+            e.binary("and", &first, &to)
+        }
+        PoolingMode::LastToken => {
+            let last = e.binary_number("subtract", &end, 1.0);
+            e.compare("EQ", &position, &last)
+        }
+        _ => {
+            let from = e.compare("GE", &position, &start);
+            let to = e.compare("LT", &position, &end);
+            e.binary("and", &from, &to)
+        }
     };
     let inside = e.broadcast(&inside, &[0, 1], &x.dims.clone());
     if mode == PoolingMode::Max {

@@ -161,7 +161,7 @@ pub fn pooling(x: &[f64], width: usize, mode: PoolingMode, batch: &RaggedBatch) 
             sum.iter().map(|sum| sum / divisor).collect()
         };
         match mode {
-            PoolingMode::Cls => out.extend_from_slice(row(0)),
+            PoolingMode::Cls => out.extend_from_slice(row(range.start)),
             PoolingMode::LastToken => out.extend_from_slice(row(range.end - 1)),
             PoolingMode::Max => {
                 for column in 0..width {

@@ -129,7 +129,7 @@ pub fn faults() -> Vec<(&'static str, &'static str, Replacement)> {
             positions(n, |position, _, offset| position.saturating_sub(offset))
         }),
         ("pooling over the prompt too", "pooling", |n| pooling(n, |p| p.whole = true)),
-        ("cls of the pooling range", "pooling", |n| pooling(n, |p| p.cls_in_range = true)),
+        ("cls of the whole sequence", "pooling", |n| pooling(n, |p| p.cls_of_sequence = true)),
         ("weighted mean from 0", "pooling", |n| pooling(n, |p| p.weight_from = 0.0)),
         ("weighted mean counted from the range", "pooling", |n| pooling(n, |p| p.weight_in_range = true)),
         ("mean by the whole length", "pooling", |n| pooling(n, |p| p.whole_divisor = true)),
@@ -310,7 +310,7 @@ fn positions(n: &NodeInputs<'_>, entry: impl Fn(usize, usize, usize) -> usize) -
 
 struct Pooling {
     whole: bool,
-    cls_in_range: bool,
+    cls_of_sequence: bool,
     weight_from: f64,
     weight_in_range: bool,
     whole_divisor: bool,
@@ -324,7 +324,7 @@ fn pooling(n: &NodeInputs<'_>, change: impl Fn(&mut Pooling)) -> Option<Vec<f32>
     let Op::Pooling { mode, .. } = &n.node.op else { return None };
     let mut m = Pooling {
         whole: false,
-        cls_in_range: false,
+        cls_of_sequence: false,
         weight_from: 1.0,
         weight_in_range: false,
         whole_divisor: false,
@@ -357,7 +357,7 @@ fn pool_one(m: &Pooling, mode: PoolingMode, x: &[f32], width: usize, batch: &Rag
         |position: usize| (if m.weight_in_range { position - range.start } else { position }) as f64 + m.weight_from;
     (0..width)
         .map(|column| match mode {
-            PoolingMode::Cls => row(if m.cls_in_range { range.start } else { 0 })[column],
+            PoolingMode::Cls => row(if m.cls_of_sequence { 0 } else { range.start })[column],
             PoolingMode::LastToken => row(range.end.saturating_sub(m.last))[column],
             PoolingMode::Max => {
                 let from = if m.max_from_zero { 0.0 } else { f32::NEG_INFINITY };

@@ -65,6 +65,11 @@ impl<'a> Ctx<'a> {
         self.weights.contains(&self.full_name(name))
     }
 
+    /// Whether the checkpoint has a tensor of just this name, as those of heads.
+    pub fn weights_have(&self, name: &str) -> bool {
+        self.weights.contains(name)
+    }
+
     fn full_name(&self, name: &str) -> String {
         let full = format!("{}{name}", self.prefix);
         if !self.weights.contains(&full) {

@@ -40,10 +40,12 @@ pub(crate) struct Vocabulary<'n> {
     pub norm: &'n str,
     /// The last layer.
     pub decoder: &'n str,
-    /// Where its bias may be; the first that is there is taken.
+    /// Where its bias may be: of tied weights the first that is there is taken, else the last, which is the layer's own.
     pub biases: &'n [&'n str],
     /// The word embeddings, as the encoder names them.
     pub words: &'n str,
+    /// Their width, which the transform gives, where it is not that of the token rows.
+    pub narrow: Option<usize>,
     /// The activation of the transform.
     pub function: Activation,
     /// Epsilon of the norm.
@@ -52,7 +54,7 @@ pub(crate) struct Vocabulary<'n> {
 
 /// Logits of every term of the vocabulary, for each token.
 pub(crate) fn vocabulary(ctx: &mut Ctx, tokens: ValueId, names: &Vocabulary) -> Result<ValueId> {
-    let width = ctx.graph.width(tokens);
+    let width = names.narrow.unwrap_or(ctx.graph.width(tokens));
     let terms = ctx.config.positive(&["vocab_size"])?;
     let words = ctx.weight(names.words, &[terms, width]);
     ctx.leave_encoder();
@@ -62,7 +64,8 @@ pub(crate) fn vocabulary(ctx: &mut Ctx, tokens: ValueId, names: &Vocabulary) -> 
     // Where the weights are tied, transformers takes the embeddings and not what the file may have beside them.
     let tied = ctx.config.bool_or(&["tie_word_embeddings"], true)?;
     let weight = if tied { words } else { ctx.weight(&format!("{}.weight", names.decoder), &[terms, width]) };
-    let bias = names.biases.iter().find(|name| ctx.has(name)).or(names.biases.first());
+    let mut there = names.biases.iter().filter(|name| ctx.has(name));
+    let bias = if tied { there.next() } else { there.next_back() }.or(names.biases.first());
     let bias = bias.map(|name| ctx.weight(name, &[terms]));
     Ok(ctx.graph.linear(names.decoder, x, weight, bias)?)
 }

@@ -51,7 +51,12 @@ pub(crate) fn of_layer_type(
         all.finish("rotary embedding")?;
     }
     let own = all.as_ref().map(|all| all.opt_object(layer_type)).transpose()?.flatten();
-    of_object(own.as_ref().or(scaling.as_ref()), theta, None, defaults)
+    let mut spec = of_object(own.as_ref().or(scaling.as_ref()), theta, None, defaults)?;
+    if let RotaryScaling::Yarn { truncate, .. } = &mut spec.scaling {
+        // transformers (5.24) looks for `truncate` beside the types of layers and not in their objects, so it is never found.
+        *truncate = true;
+    }
+    Ok(spec)
 }
 
 fn of_object(object: Option<&Config>, theta: f64, original: Option<usize>, defaults: &Defaults) -> Result<RotarySpec> {

@@ -14,7 +14,7 @@ pub(super) const ALBERT: Family = Family {
     encoder: tokens,
     sequence_head: Some(|ctx, tokens, labels| heads::pooled(ctx, tokens, "pooler", "classifier", labels)),
     token_head: Some(heads::tokens),
-    vocabulary_head: None,
+    vocabulary_head: Some(vocabulary),
     unused: &["pooler.", "predictions.", "sop_classifier.", "classifier."],
 };
 
@@ -51,4 +51,18 @@ fn tokens(ctx: &mut Ctx) -> Result<ValueId> {
         }
     }
     Ok(x)
+}
+
+fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
+    let names = heads::Vocabulary {
+        dense: "predictions.dense",
+        norm: "predictions.LayerNorm",
+        decoder: "predictions.decoder",
+        biases: &["predictions.bias", "predictions.decoder.bias"],
+        words: "embeddings.word_embeddings.weight",
+        narrow: Some(ctx.config.positive(&["embedding_size"])?),
+        function: ctx.activation_named(&["hidden_act"], "gelu_new")?,
+        eps: ctx.config.f64_or(&["layer_norm_eps"], 1e-12)? as f32,
+    };
+    heads::vocabulary(ctx, tokens, &names)
 }

@@ -55,6 +55,7 @@ fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
         decoder: "cls.predictions.decoder",
         biases: &["cls.predictions.bias", "cls.predictions.decoder.bias"],
         words: "embeddings.word_embeddings.weight",
+        narrow: None,
         function: ctx.activation_named(&["hidden_act"], "gelu")?,
         eps: ctx.config.f64_or(&["layer_norm_eps"], 1e-12)? as f32,
     };

@@ -15,8 +15,10 @@ pub(super) const DEBERTA_V2: Family = Family {
     encoder: tokens,
     sequence_head: Some(sequence),
     token_head: Some(heads::tokens),
-    vocabulary_head: None,
+    vocabulary_head: Some(vocabulary),
     unused: &[
+        "encoder.LayerNorm.",
+        "encoder.rel_embeddings.",
         "pooler.",
         "lm_predictions.",
         "mask_predictions.",
@@ -50,7 +52,15 @@ struct Relative {
 fn tokens(ctx: &mut Ctx) -> Result<ValueId> {
     let mut dims = ctx.bert_dims()?;
     let config = ctx.config;
-    config.ignore(&["legacy", "cls_dropout", "pooler_hidden_size", "pooler_hidden_act", "conv_act", "conv_groups"]);
+    config.ignore(&[
+        "cls_dropout",
+        "legacy",
+        "max_position_embeddings",
+        "pooler_hidden_size",
+        "pooler_hidden_act",
+        "conv_act",
+        "conv_groups",
+    ]);
     config.only("conv_kernel_size", 0.into(), "its convolution mixes the rows of neighbouring tokens")?;
     dims.eps = config.f64_or(&["layer_norm_eps"], 1e-7)? as f32;
     if let Some(head_dim) = config.opt_usize(&["attention_head_size"])? {
@@ -169,4 +179,21 @@ fn sequence(ctx: &mut Ctx, tokens: ValueId, labels: usize) -> Result<ValueId> {
     let x = ctx.linear("pooler.dense", first, width, true)?;
     let x = ctx.activation("pooler.activation", x, function)?;
     ctx.linear("classifier", x, labels, true)
+}
+
+fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
+    // `legacy` are the names that checkpoints had before transformers 4.48.
+    let legacy = ctx.config.bool_or(&["legacy"], true)?;
+    let narrow = ctx.config.opt_usize(&["embedding_size"])?;
+    let names = heads::Vocabulary {
+        dense: if legacy { "cls.predictions.transform.dense" } else { "lm_predictions.lm_head.dense" },
+        norm: if legacy { "cls.predictions.transform.LayerNorm" } else { "lm_predictions.lm_head.LayerNorm" },
+        decoder: if legacy { "cls.predictions.decoder" } else { "lm_predictions.lm_head" },
+        biases: if legacy { &["cls.predictions.bias"] } else { &["lm_predictions.lm_head.bias"] },
+        words: "embeddings.word_embeddings.weight",
+        narrow: narrow.filter(|_| legacy),
+        function: ctx.activation_named(&["hidden_act"], "gelu")?,
+        eps: ctx.config.f64_or(&["layer_norm_eps"], 1e-7)? as f32,
+    };
+    heads::vocabulary(ctx, tokens, &names)
 }

@@ -77,6 +77,7 @@ fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
         decoder: "vocab_projector",
         biases: &["vocab_projector.bias"],
         words: "embeddings.word_embeddings.weight",
+        narrow: None,
         function: ctx.activation_named(&["activation"], "gelu")?,
         eps: EPS,
     };

@@ -14,7 +14,7 @@ pub(super) const ELECTRA: Family = Family {
     encoder: tokens,
     sequence_head: Some(|ctx, tokens, labels| heads::dense_then_out(ctx, tokens, labels, Activation::Gelu)),
     token_head: Some(heads::tokens),
-    vocabulary_head: None,
+    vocabulary_head: Some(vocabulary),
     unused: &["discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier."],
 };
 
@@ -37,4 +37,18 @@ fn tokens(ctx: &mut Ctx) -> Result<ValueId> {
         x = encoder::layer(ctx, x, &format!("encoder.layer.{i}"), &encoder::BERT_NAMES, &dims, dims.attention())?;
     }
     Ok(x)
+}
+
+fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
+    let names = heads::Vocabulary {
+        dense: "generator_predictions.dense",
+        norm: "generator_predictions.LayerNorm",
+        decoder: "generator_lm_head",
+        biases: &["generator_lm_head.bias"],
+        words: "embeddings.word_embeddings.weight",
+        narrow: Some(ctx.config.positive(&["embedding_size"])?),
+        function: Activation::Gelu,
+        eps: ctx.config.f64_or(&["layer_norm_eps"], 1e-12)? as f32,
+    };
+    heads::vocabulary(ctx, tokens, &names)
 }

@@ -15,7 +15,7 @@ pub(super) const EUROBERT: Family = Family {
     encoder: tokens,
     sequence_head: Some(sequence),
     token_head: Some(heads::tokens),
-    vocabulary_head: None,
+    vocabulary_head: Some(vocabulary),
     unused: &["lm_head.", "dense.", "classifier."],
 };
 
@@ -68,4 +68,16 @@ fn sequence(ctx: &mut Ctx, tokens: ValueId, labels: usize) -> Result<ValueId> {
         Some(mode) => Ok(ctx.graph.pooling("classifier.pooling", x, mode)?),
         None => Ok(x),
     }
+}
+
+fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
+    let terms = ctx.config.positive(&["vocab_size"])?;
+    let words = ctx.weight("embed_tokens.weight", &[terms, ctx.graph.width(tokens)]);
+    ctx.leave_encoder();
+    let bias = ctx.config.bool_or(&["mlp_bias"], false)?;
+    if !ctx.config.bool_or(&["tie_word_embeddings"], false)? {
+        return ctx.linear("lm_head", tokens, terms, bias);
+    }
+    let bias = bias.then(|| ctx.weight("lm_head.bias", &[terms]));
+    Ok(ctx.graph.linear("lm_head", tokens, words, bias)?)
 }

@@ -1,6 +1,6 @@
 //! GTE (Zhang et al. 2024), `new` in the published checkpoints: BERT with rotary embeddings and a gated feed-forward part.
 
-use ehun_graph::{Index, ValueId};
+use ehun_graph::{Activation, Index, ValueId};
 
 use super::{Family, nomic_bert};
 use crate::blocks::encoder::{self, Biases, Inner, Qkv, RotaryNames};
@@ -15,7 +15,7 @@ pub(super) const GTE: Family = Family {
     encoder: tokens,
     sequence_head: Some(|ctx, tokens, labels| heads::pooled(ctx, tokens, "pooler.dense", "classifier", labels)),
     token_head: Some(heads::tokens),
-    vocabulary_head: None,
+    vocabulary_head: Some(vocabulary),
     unused: &["pooler.", "lm_head.", "classifier."],
 };
 
@@ -58,4 +58,18 @@ fn tokens(ctx: &mut Ctx) -> Result<ValueId> {
         x = encoder::rotary_layer(ctx, x, &format!("{prefix}.{i}"), names, &BIASES, &dims, &rotary)?;
     }
     Ok(x)
+}
+
+fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
+    let names = heads::Vocabulary {
+        dense: "lm_head.dense",
+        norm: "lm_head.norm",
+        decoder: "lm_head.decoder",
+        biases: &["lm_head.decoder.bias"],
+        words: "embeddings.word_embeddings.weight",
+        narrow: None,
+        function: Activation::Gelu,
+        eps: ctx.config.f64_or(&["layer_norm_eps"], 1e-12)? as f32,
+    };
+    heads::vocabulary(ctx, tokens, &names)
 }

@@ -3,7 +3,7 @@
 use ehun_graph::{Activation, Index, ValueId};
 use serde_json::Value;
 
-use super::{Family, nomic_bert};
+use super::{Family, nomic_bert, roberta};
 use crate::blocks::encoder::{self, Biases, Inner, Qkv, RotaryNames};
 use crate::blocks::{Ctx, heads, rotary};
 use crate::error::Result;
@@ -17,7 +17,7 @@ pub(super) const JINA_V3: Family = Family {
     encoder: tokens,
     sequence_head: Some(|ctx, tokens, labels| heads::dense_then_out(ctx, tokens, labels, Activation::Tanh)),
     token_head: Some(heads::tokens),
-    vocabulary_head: None,
+    vocabulary_head: Some(roberta::vocabulary),
     unused: &["pooler.", "lm_head.", "classifier."],
 };
 

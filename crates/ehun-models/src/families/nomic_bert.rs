@@ -16,7 +16,7 @@ pub(super) const NOMIC_BERT: Family = Family {
     encoder: tokens,
     sequence_head: Some(|ctx, tokens, labels| heads::pooled(ctx, tokens, "pooler.dense", "classifier", labels)),
     token_head: Some(heads::tokens),
-    vocabulary_head: None,
+    vocabulary_head: Some(vocabulary),
     unused: &["pooler.", "cls.", "classifier."],
 };
 
@@ -142,4 +142,22 @@ fn published_options(
     let inner = config.bool_or(&["mlp_fc1_bias"], false)?;
     let down = config.bool_or(&["mlp_fc2_bias"], false)?;
     Ok((spec, Biases { qkv, output: qkv, inner, down }))
+}
+
+fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
+    if ctx.config.get("n_embd").is_some() {
+        return Err(ctx.config.error("architectures", "the vocabulary head of the older key set is not known"));
+    }
+    let native = ctx.weights_have("cls.predictions.transform.layer_norm.weight");
+    let names = heads::Vocabulary {
+        dense: "cls.predictions.transform.dense",
+        norm: if native { "cls.predictions.transform.layer_norm" } else { "cls.predictions.transform.LayerNorm" },
+        decoder: "cls.predictions.decoder",
+        biases: &["cls.predictions.bias", "cls.predictions.decoder.bias"],
+        words: "embeddings.word_embeddings.weight",
+        narrow: None,
+        function: ctx.activation_named(&["hidden_act"], "silu")?,
+        eps: ctx.config.f64_or(&["layer_norm_eps", "layer_norm_epsilon"], 1e-12)? as f32,
+    };
+    heads::vocabulary(ctx, tokens, &names)
 }

@@ -35,6 +35,7 @@ pub(super) fn vocabulary(ctx: &mut Ctx, tokens: ValueId) -> Result<ValueId> {
         decoder: "lm_head.decoder",
         biases: &["lm_head.bias", "lm_head.decoder.bias"],
         words: "embeddings.word_embeddings.weight",
+        narrow: None,
         function: Activation::Gelu,
         eps: ctx.config.f64_or(&["layer_norm_eps"], 1e-12)? as f32,
     };

@@ -1,6 +1,7 @@
 //! Whatever the order of runs and crashes: each source once, from the newest run, in the order of sources.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use arrow_array::StringArray;
 use proptest::prelude::*;
@@ -9,11 +10,18 @@ use super::*;
 use crate::rows::Embedded;
 
 fn producer() -> Producer {
-    Producer { model: "m".into(), revision: None, weights_hash: "h".repeat(64), dimension: 2 }
+    Producer {
+        model: "m".into(),
+        revision: None,
+        weights_hash: "h".repeat(64),
+        dimension: 2,
+        labels: None,
+        entities: None,
+    }
 }
 
 fn open(folder: &Path) -> Store {
-    Store::open(folder, None, Format::Parquet, &producer()).unwrap()
+    Store::open(folder, None, Format::Parquet, &producer(), false).unwrap()
 }
 
 /// Writes a source with `chunks` chunks, each with the text `version`.
@@ -31,6 +39,9 @@ fn add(part: &mut Part, source: &str, version: &str, chunks: u32) {
             char_start: 0,
             char_end: 1,
             token_count: 3,
+            stretches: Arc::new([]),
+            labels: None,
+            entities: None,
             embedded: Some(Embedded {
                 vector: vec![0.6, chunk as f32],
                 backend: "cpu".into(),

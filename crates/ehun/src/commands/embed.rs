@@ -1,14 +1,14 @@
 //! `ehun embed`: vectors of texts.
 
 use clap::Args;
-use ehun_engine::{ItemOptions, Truncation, tasks};
+use ehun_engine::{ItemOptions, Prompt, Truncation, tasks};
 use ehun_models::Task;
 use ehun_models::tasks::embed::{Encoded, Encoding, encode, truncate};
 use serde::Serialize;
 
 use crate::error::CommandResult;
 use crate::output::json_line;
-use crate::session::ModelArgs;
+use crate::session::{ModelArgs, PromptArgs};
 use crate::texts::{Failures, TextArgs, answer_all, single, whole};
 
 /// Flags of `ehun embed`.
@@ -16,13 +16,12 @@ use crate::texts::{Failures, TextArgs, answer_all, single, whole};
 pub struct Embed {
     #[command(flatten)]
     texts: TextArgs,
-    /// Name of a prompt of the model that is put before each text
-    #[arg(long, value_name = "NAME")]
-    prompt: Option<String>,
+    #[command(flatten)]
+    prompt: PromptArgs,
     /// Keep only the first dimensions, scaled to length 1
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
-    /// Number type: float, int8, uint8, binary, ubinary
+    /// Number type: float (or f32), int8, uint8, binary, ubinary
     #[arg(long, default_value = "float")]
     encoding: Encoding,
     /// A text that is too long is an error instead of being cut (a cut one has `"truncated": true`)
@@ -50,12 +49,11 @@ impl Embed {
         if let Some(dimensions) = self.dimensions {
             truncate(&mut vec![0.0; model.dimension()], dimensions)?;
         }
-        model.prompt(self.prompt.as_deref())?;
+        let prompt = self.prompt.prompt();
+        Prompt::words(prompt.as_ref(), &model)?;
         let service = self.model.serve(&model, false)?;
-        let options = ItemOptions {
-            truncation: if self.no_truncate { Truncation::Refuse } else { Truncation::Right },
-            prompt: self.prompt.as_deref().map(Into::into),
-        };
+        let options =
+            ItemOptions { truncation: if self.no_truncate { Truncation::Refuse } else { Truncation::Right }, prompt };
         let (mut failures, mut cut) = (Failures::default(), 0usize);
         answer_all(&service, &self.texts, &options, &whole, &mut |index, _, answers| {
             let result = single(answers).and_then(|answer| {

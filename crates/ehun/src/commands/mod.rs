@@ -11,5 +11,7 @@ pub mod process;
 pub mod rerank;
 pub mod search;
 pub mod serve;
+pub mod similarity;
 pub mod sparse;
 pub mod tag;
+pub mod tokens;

@@ -1,18 +1,23 @@
 //! `ehun process`: the batch job.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use ehun_documents::{ChunkOptions, Limits, PoolOptions, WorkerPool};
-use ehun_models::Task;
-use ehun_pipeline::{Format, JobOptions, ModelCounter, Output, PartSize, Report, Shard, Tools};
+use ehun_engine::Service;
+use ehun_models::tasks::tag::Aggregation;
+use ehun_models::{Model, Task};
+use ehun_pipeline::{
+    Classifier, Format, JobOptions, ModelCounter, Output, PartSize, Producer, Report, Shard, Tagger, Tools,
+};
 use serde::Serialize;
 
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::{json_line, line};
 use crate::progress::{Mode, Progress};
-use crate::session::{ModelArgs, producer};
+use crate::session::{ModelArgs, PromptArgs, annotator, at_least_one, producer};
 
 /// Flags of `ehun process`.
 #[derive(Debug, Args)]
@@ -41,9 +46,23 @@ pub struct Process {
     /// Field of JSON documents that holds their text [default: all strings]
     #[arg(long, value_name = "NAME")]
     text_field: Option<String>,
-    /// Name of the model's prompt for documents
-    #[arg(long, value_name = "NAME")]
-    prompt: Option<String>,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Also label each chunk with this model for sequence classification (columns `labels...`)
+    #[arg(long, value_name = "DIR|ORG/NAME|NAME")]
+    classify: Option<PathBuf>,
+    /// Of the labels of a chunk keep the best N [default: all]
+    #[arg(long, value_name = "N", requires = "classify", value_parser = at_least_one)]
+    top_labels: Option<usize>,
+    /// Also find the entities of each chunk with this model for token classification (columns `entities...`)
+    #[arg(long, value_name = "DIR|ORG/NAME|NAME")]
+    tag: Option<PathBuf>,
+    /// How tokens become entities: none, simple, first, average, max
+    #[arg(long, default_value = "simple", requires = "tag")]
+    aggregation: Aggregation,
+    /// Keep chunks with the same words once; the places of the others are in the column `also_at`
+    #[arg(long)]
+    dedup: bool,
     /// Remove from the output what has no file any more
     #[arg(long)]
     prune: bool,
@@ -98,15 +117,21 @@ impl Process {
         };
         let model = self.model.load(Some(Task::Embed))?;
         let options = self.options(model.max_tokens(), to_stdout)?;
-        let counter = ModelCounter::new(std::sync::Arc::clone(&model), self.prompt.as_deref())?;
+        let counter = ModelCounter::new(Arc::clone(&model), self.prompt.prompt().as_ref())?;
         let service = self.model.serve(&model, false)?;
+        let classifier = self.classify.as_deref().map(|name| self.other(name, Task::Classify)).transpose()?;
+        let tagger = self.tag.as_deref().map(|name| self.other(name, Task::Tag)).transpose()?;
+        let mark = |other: &Option<(Arc<Model>, Service)>| other.as_ref().map(|(model, _)| annotator(model));
+        let producer = Producer { labels: mark(&classifier), entities: mark(&tagger), ..producer(&model) };
         let pool = WorkerPool::new(PoolOptions { workers: options.workers, ..PoolOptions::default() })
             .map_err(ehun_pipeline::JobError::from)?;
         stop_on_interrupt();
         let progress = Progress::new(mode);
         let tools = Tools {
             service: &service,
-            producer: &producer(&model),
+            producer: &producer,
+            classifier: classifier.as_ref().map(|(model, service)| Classifier { service, model, top: self.top_labels }),
+            tagger: tagger.as_ref().map(|(model, service)| Tagger { service, model, aggregation: self.aggregation }),
             counter: &counter,
             pool: &pool,
             listener: &progress,
@@ -134,12 +159,25 @@ impl Process {
         Ok(if report.failed_before > 0 { Outcome::SomeFailed } else { Outcome::Done })
     }
 
+    /// A model beside the embedding one, on the same backends.
+    fn other(&self, name: &Path, task: Task) -> Result<(Arc<Model>, Service), CommandError> {
+        let arguments = self.model.with_model(name);
+        let model = arguments.load(Some(task))?;
+        let service = arguments.serve(&model, false)?;
+        Ok((model, service))
+    }
+
     fn options(&self, model_tokens: usize, to_stdout: bool) -> Result<JobOptions, CommandError> {
         let max_tokens = self.chunk_tokens.unwrap_or(model_tokens.min(256));
         if max_tokens > model_tokens {
             return Err(CommandError::Usage(format!(
                 "--chunk-tokens {max_tokens}: the model takes {model_tokens} tokens, and no chunk may be cut by it; give at most that"
             )));
+        }
+        if self.dedup && to_stdout {
+            let reason =
+                "--dedup needs an output folder: on standard output a chunk is gone before its repetitions are known";
+            return Err(CommandError::Usage(reason.into()));
         }
         if self.workers == Some(0) || self.part_documents == 0 {
             return Err(CommandError::Usage("--workers and --part-documents must be at least 1".into()));
@@ -149,6 +187,7 @@ impl Process {
             inputs: self.inputs.clone(),
             output: if to_stdout { Output::Stdout } else { Output::Folder(self.out.clone()) },
             format: self.format,
+            dedup: self.dedup,
             chunk: ChunkOptions {
                 max_tokens,
                 overlap: self.overlap,
@@ -162,7 +201,7 @@ impl Process {
                 ..Limits::default()
             },
             workers: self.workers.unwrap_or(cores),
-            prompt: self.prompt.clone(),
+            prompt: self.prompt.prompt(),
             prune: self.prune,
             retry_failed: self.retry_failed,
             shard: self.shard,

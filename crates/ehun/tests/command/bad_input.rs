@@ -208,7 +208,7 @@ fn wrong_arguments() {
         (vec!["search", "no/such/folder", "query"], 1, "no/such/folder"),
         (vec!["embed", "--model", "no/such/model", "text"], 1, "no/such/model"),
         (vec!["embed", "--backend", "abacus", "text"], 1, "cpu"),
-        (vec!["embed", "--prompt", "nope", "text"], 1, "nope"),
+        (vec!["embed", "--prompt-name", "nope", "text"], 1, "nope"),
         (vec!["embed", "--dimensions", "1000", "text"], 1, "384"),
         (vec!["embed", "--attention", "psychic", "text"], 1, "psychic"),
         (vec!["frobnicate"], 2, "frobnicate"),

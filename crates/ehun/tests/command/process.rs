@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{command, ehun, table, texts, write_all};
+use arrow_array::cast::AsArray;
 use arrow_array::{Array, FixedSizeListArray, Float32Array, RecordBatch, UInt32Array, UInt64Array};
 
 fn numbers(batch: &RecordBatch, column: &str) -> Vec<u64> {
@@ -267,4 +268,74 @@ fn an_interrupt_finishes_what_is_in_flight_and_the_job_goes_on() {
     let said = ehun(&arguments).expect(0);
     assert!(said.contains("files unchanged"), "{said}");
     assert_eq!(table(&out.join("documents.parquet")).num_rows(), 60);
+}
+
+#[test]
+fn repeated_chunks_are_kept_once_with_their_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out, plain) = (folder.path().join("in"), folder.path().join("out"), folder.path().join("plain"));
+    let notice = "This message is confidential and meant for its addressee alone.";
+    write_all(
+        &input,
+        &[
+            ("a.txt", notice.as_bytes()),
+            ("b.txt", b"A text of its own."),
+            ("c.txt", b"This message is confidential\nand meant for   its addressee alone."),
+            ("d.txt", notice.as_bytes()),
+        ],
+    );
+    let source = input.to_str().unwrap();
+    let run = |more: &[&str]| process(&[&[source, "--dedup", "--part-documents", "1"], more].concat(), &out).expect(0);
+    let kept = || -> Vec<(String, Vec<String>)> {
+        let chunks = table(&out.join("chunks.parquet"));
+        let places = chunks.column_by_name("also_at").unwrap().as_list::<i32>();
+        let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+        let paths = texts(&chunks, "path");
+        let places_of = |row: usize| {
+            let places = places.value(row);
+            places.as_struct().column(1).as_string::<i32>().iter().flatten().map(name).collect()
+        };
+        paths.iter().enumerate().map(|(row, path)| (name(path), places_of(row))).collect()
+    };
+    let pair =
+        |path: &str, places: &[&str]| (path.to_owned(), places.iter().map(|place| (*place).to_owned()).collect());
+    run(&[]);
+    assert_eq!(kept(), [pair("a.txt", &["c.txt", "d.txt"]), pair("b.txt", &[])]);
+    let found = ehun(&["search", out.to_str().unwrap(), "confidential message", "-k", "1", "--json"]).expect(0);
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert_eq!((found["also_at"].as_array().unwrap().len(), &found["also_at"][1]["chunk"]), (2, &0.into()));
+
+    // Across runs: a new file repeats it; the kept one changes, and the next takes its place; then that is gone.
+    write_all(&input, &[("aa.txt", notice.as_bytes())]);
+    assert!(run(&[]).starts_with("1 documents"));
+    assert_eq!(kept()[0], pair("a.txt", &["aa.txt", "c.txt", "d.txt"]));
+    write_all(&input, &[("a.txt", b"Something else now.")]);
+    run(&[]);
+    let aa = pair("aa.txt", &["c.txt", "d.txt"]);
+    assert_eq!(kept(), [pair("a.txt", &[]), aa, pair("b.txt", &[])]);
+    fs::remove_file(input.join("aa.txt")).unwrap();
+    run(&["--prune"]);
+    assert_eq!(kept(), [pair("a.txt", &[]), pair("b.txt", &[]), pair("c.txt", &["d.txt"])]);
+    assert!(run(&[]).starts_with("0 documents"));
+
+    // Apart from what is left out, the table is the one without the flag.
+    process(&[source], &plain).expect(0);
+    let (all, once) = (table(&plain.join("chunks.parquet")), table(&out.join("chunks.parquet")));
+    assert_eq!(all.slice(0, 3).columns(), &once.columns()[..once.num_columns() - 1]);
+    assert_eq!(table(&plain.join("documents.parquet")), table(&out.join("documents.parquet")));
+
+    for (arguments, want) in
+        [(vec![source], "--dedup"), (vec![source, "--dedup", "--format", "jsonl"], "--format parquet")]
+    {
+        let ran = process(&arguments, &out);
+        assert!(ran.stderr.contains(want), "{}", ran.stderr);
+        ran.expect(1);
+    }
+    ehun(&["process", source, "--dedup", "--out", "-"]).expect(2);
+    let jsonl = folder.path().join("jsonl");
+    process(&[source, "--dedup", "--format", "jsonl"], &jsonl).expect(0);
+    let lines = fs::read_to_string(jsonl.join("chunks.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 3);
+    let last: serde_json::Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert!(last["also_at"][0]["path"].as_str().unwrap().ends_with("d.txt"), "{last}");
 }
