@@ -3,6 +3,7 @@
 mod command;
 mod fetch;
 mod floors;
+mod fuzz;
 mod model;
 mod models;
 mod suites;
@@ -33,6 +34,7 @@ const TASKS: &[Task] = &[
         about: "benchmarks: `bench peers`, `bench quality`, ...; `bench` lists them",
         run: suites::bench,
     },
+    Task { name: "fuzz", about: "fuzz the readers of weights and configurations, ten minutes each", run: fuzz::fuzz },
     Task { name: "soak", about: "the long suites: crashes, kills, faults", run: suites::soak },
 ];
 
