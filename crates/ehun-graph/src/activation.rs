@@ -30,7 +30,7 @@ impl Activation {
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "gelu" | "gelu_python" => Self::Gelu,
-            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_accurate" => Self::GeluTanh,
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_fast" | "gelu_accurate" => Self::GeluTanh,
             "quick_gelu" => Self::QuickGelu,
             "relu" => Self::Relu,
             "silu" | "swish" => Self::Silu,

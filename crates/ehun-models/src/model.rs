@@ -132,6 +132,7 @@ pub struct Model {
     pub(crate) sentence: Option<SentenceTransformer>,
     pub(crate) labels: Vec<String>,
     pub(crate) multi_label: bool,
+    pub(crate) regression: bool,
     pub(crate) activation: Option<Activation>,
     pub(crate) weight_hash: OnceLock<String>,
 }
@@ -207,6 +208,11 @@ impl Model {
     /// Whether labels do not exclude each other (`problem_type` is `multi_label_classification`).
     pub fn multi_label(&self) -> bool {
         self.multi_label
+    }
+
+    /// Whether logits are the values themselves (`problem_type` is `regression`).
+    pub fn regression(&self) -> bool {
+        self.regression
     }
 
     /// What a cross-encoder does with its logits; `None` is nothing.

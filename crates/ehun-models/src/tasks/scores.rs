@@ -29,8 +29,12 @@ pub fn sigmoid(x: f32) -> f32 {
 
 impl Model {
     /// The probability of each label, in the checkpoint's order: by a sigmoid where there is one label or where labels do not
-    /// exclude each other (`problem_type`), else by softmax, as the text-classification pipeline of transformers has it.
+    /// exclude each other (`problem_type`), else by softmax, as the text-classification pipeline of transformers has it. The
+    /// values of a regression stay as they are.
     pub fn probabilities(&self, logits: &[f32]) -> Vec<f32> {
+        if self.regression() {
+            return logits.to_vec();
+        }
         if logits.len() == 1 || self.multi_label() {
             logits.iter().copied().map(sigmoid).collect()
         } else {

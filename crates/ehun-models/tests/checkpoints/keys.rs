@@ -164,3 +164,89 @@ fn jina_v3() {
     });
     assert_eq!(rows(&native.load().unwrap()), want, "native tensors");
 }
+
+/// The keys of rotary embeddings before transformers 5 mean what `rope_parameters` means.
+#[test]
+fn rotary_keys_of_both_generations() {
+    let scalings = [
+        None,
+        Some(json!({"rope_type": "linear", "factor": 3.0})),
+        Some(json!({"type": "dynamic", "factor": 2.0})),
+        Some(json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16})),
+        Some(json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16})),
+    ];
+    let loaded = |golden: &str, edit: &dyn Fn(&mut Map<String, Value>)| {
+        let copy = Copy::of(golden);
+        copy.edit("config.json", |config| edit(config));
+        rows(&copy.load().unwrap())
+    };
+    for golden in ["llama", "mistral", "qwen2", "qwen3", "eurobert", "gte", "nomic-bert", "jina-v3"] {
+        for scaling in &scalings {
+            let new = loaded(golden, &|config| {
+                let mut object = scaling.clone().unwrap_or(json!({"rope_type": "default"}));
+                object["rope_theta"] = json!(7000.0);
+                config.insert("rope_parameters".into(), object);
+                config.insert("max_position_embeddings".into(), json!(20));
+            });
+            let old = loaded(golden, &|config| {
+                config.remove("rope_parameters");
+                config.insert("rope_theta".into(), json!(7000.0));
+                config.insert("max_position_embeddings".into(), json!(20));
+                if let Some(scaling) = scaling {
+                    config.insert("rope_scaling".into(), scaling.clone());
+                }
+            });
+            assert_eq!(new, old, "{golden} {scaling:?}");
+        }
+    }
+    for (golden, global, local) in
+        [("modernbert", "global_rope_theta", "local_rope_theta"), ("gemma3", "rope_theta", "rope_local_base_freq")]
+    {
+        let types = json!(["full_attention", "sliding_attention", "sliding_attention", "full_attention"]);
+        let new = loaded(golden, &|config| {
+            config.insert("layer_types".into(), types.clone());
+            let both = json!({
+                "full_attention": {"rope_type": "default", "rope_theta": 9000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+            });
+            config.insert("rope_parameters".into(), both);
+        });
+        let old = loaded(golden, &|config| {
+            config.insert("layer_types".into(), types.clone());
+            config.remove("rope_parameters");
+            config.insert(global.into(), json!(9000.0));
+            config.insert(local.into(), json!(300.0));
+        });
+        assert_eq!(new, old, "{golden}");
+    }
+}
+
+/// A token that is padding and begins every text would have a position that nothing here computes.
+#[test]
+fn a_padding_token_in_every_text_is_refused() {
+    let copy = Copy::of("roberta");
+    copy.edit("config.json", |config| {
+        config.insert("pad_token_id".into(), json!(0));
+    });
+    let message = copy.load().unwrap_err().to_string();
+    assert!(message.contains("pad_token_id"), "{message}");
+}
+
+/// What the numbers of a classifier are is what `problem_type` says, as in the pipeline of transformers.
+#[test]
+fn problem_types() {
+    let logits = [0.5f32, -1.0, 2.0];
+    let of = |kind: Value| {
+        let copy = Copy::of("bert.sequence-classification");
+        copy.edit("config.json", |config| {
+            config.insert("problem_type".into(), kind.clone());
+        });
+        copy.load().unwrap().probabilities(&logits)
+    };
+    assert!((of(Value::Null).iter().sum::<f32>() - 1.0).abs() < 1e-6);
+    assert_eq!(of(json!("single_label_classification")), of(Value::Null));
+    assert_eq!(of(json!("regression")), logits);
+    let each = of(json!("multi_label_classification"));
+    assert!((each[1] - 1.0 / (1.0 + 1f32.exp())).abs() < 1e-6);
+}

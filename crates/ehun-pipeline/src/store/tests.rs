@@ -236,11 +236,11 @@ fn a_crash_at_any_step_of_publishing_is_recovered_from() {
 fn other_vectors_are_not_mixed_in_and_a_second_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let second = Store::open(folder.path(), None, Format::Parquet, &producer());
+    let second = Store::open(folder.path(), None, Format::Parquet, &producer(), false);
     assert!(matches!(second, Err(JobError::Locked { .. })));
     drop(store);
     let other = Producer { weights_hash: "other".into(), ..producer() };
-    let message = Store::open(folder.path(), None, Format::Parquet, &other).err().unwrap().to_string();
+    let message = Store::open(folder.path(), None, Format::Parquet, &other, false).err().unwrap().to_string();
     assert!(message.contains("another folder"), "{message}");
     drop(open(folder.path()));
 }
