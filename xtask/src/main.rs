@@ -4,6 +4,7 @@ mod command;
 mod documents;
 mod fetch;
 mod floors;
+mod fuzz;
 mod model;
 mod models;
 mod suites;
@@ -46,8 +47,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "fuzz",
-        about: "`fuzz http [EXAMPLES [SEED]]`: requests made from the OpenAPI document",
-        run: suites::fuzz,
+        about: "`fuzz safetensors|config [SECONDS]`: the readers of what is loaded; `fuzz http [EXAMPLES [SEED]]`: the server",
+        run: fuzz::fuzz,
     },
     Task {
         name: "tpu",

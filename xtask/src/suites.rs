@@ -94,20 +94,11 @@ fn client_python() -> Result<PathBuf, String> {
     python("clients", &root().join("tests/python/requirements-clients.txt"))
 }
 
-fn fuzz_http(rest: &[String]) -> Outcome {
+/// Requests made from the OpenAPI document, as many as are asked for.
+pub fn fuzz_http(rest: &[String]) -> Outcome {
+    build()?;
     let script = text(root().join("tests/python/fuzz_http.py"));
     run(program(client_python()?, &[script, text(ehun())]).args(rest))
-}
-
-/// Requests made from the OpenAPI document, as many as are asked for.
-pub fn fuzz(arguments: &[String]) -> Outcome {
-    match arguments.split_first() {
-        Some((name, rest)) if name == "http" => {
-            build()?;
-            fuzz_http(rest)
-        }
-        _ => Err("there is `fuzz http [EXAMPLES [SEED]]`".to_owned()),
-    }
 }
 
 /// What `ehun export` writes runs in plain onnxruntime, with the vectors that Ehun gives.

@@ -17,7 +17,7 @@ use crate::error::{ModelError, Result};
 use crate::families::{self, Family};
 use crate::model::{LoadOptions, Model, Outline, Task};
 use crate::modules::{Kind, Module, SentenceTransformer, torch_activation};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Side, TextInput, Tokenizer};
 
 /// Beyond any model's window; what a configuration says above it is not believed.
 const LONGEST: usize = 1 << 20;
@@ -72,8 +72,11 @@ impl<'a> Loader<'a> {
         if table_rows(&graph, Index::TokenType).is_none_or(|types| types < 2) {
             tokenizer.drop_types();
         }
+        self.check_padding(&graph, &tokenizer)?;
         let max_tokens = self.max_tokens(&graph, tokenizer.max_length(), options.max_tokens)?;
-        let multi_label = self.config.opt_str(&["problem_type"])? == Some("multi_label_classification");
+        let problem = self.config.opt_str(&["problem_type"])?;
+        let multi_label = problem == Some("multi_label_classification");
+        let regression = problem == Some("regression");
         let activation = if task == Task::Rerank { self.score_activation()? } else { None };
         let labels = if matches!(task, Task::Rerank | Task::Classify | Task::Tag) { self.labels } else { Vec::new() };
         Ok(Model {
@@ -88,6 +91,7 @@ impl<'a> Loader<'a> {
             sentence: self.sentence,
             labels,
             multi_label,
+            regression,
             activation,
             weight_hash: OnceLock::new(),
         })
@@ -288,6 +292,26 @@ impl<'a> Loader<'a> {
             family: self.family.name.to_owned(),
             tensors: unused,
         })
+    }
+
+    /// Fails where positions are counted from the padding token's number on, and that token stands in every text: its own
+    /// position is not counted then, which the graph has no way to say.
+    fn check_padding(&self, graph: &Graph, tokenizer: &Tokenizer) -> Result<()> {
+        let offset = graph.nodes().iter().find_map(|node| match node.op {
+            Op::Embedding { index: Index::Position { offset }, .. } => offset.checked_sub(1),
+            _ => None,
+        });
+        let stated = self.config.opt_usize(&["pad_token_id"])?;
+        let Some(padding) = offset.filter(|padding| stated.is_none_or(|stated| stated == *padding)) else {
+            return Ok(());
+        };
+        let always = tokenizer.encode(TextInput::Single(""), None, Side::Right)?;
+        if always.ids.iter().any(|&id| id as usize == padding) {
+            let reason =
+                format!("the tokenizer puts token {padding} into every text, so it cannot be the padding token");
+            return Err(self.config.error("pad_token_id", reason));
+        }
+        Ok(())
     }
 
     /// The least of what the position tables, the configuration, the tokenizer, the sentence-transformers file and the caller
