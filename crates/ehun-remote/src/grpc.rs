@@ -262,7 +262,7 @@ impl Transport for Client {
             return Err(Failure::Answer(format!("output `{wanted}` is {}, not FP32", output.datatype)));
         }
         let data = match (answer.raw_output_contents.get(place), output.contents) {
-            (Some(raw), _) if raw.len() % 4 == 0 => {
+            (Some(raw), _) if raw.len().is_multiple_of(4) => {
                 raw.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
             }
             (Some(raw), _) => return Err(Failure::Answer(format!("{} bytes are no float32", raw.len()))),

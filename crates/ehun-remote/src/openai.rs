@@ -79,7 +79,7 @@ fn vector(vector: Vector) -> Result<Vec<f32>, String> {
         Vector::Numbers(numbers) => Ok(numbers),
         Vector::Base64(text) => {
             let bytes = base64::engine::general_purpose::STANDARD.decode(text).map_err(|error| error.to_string())?;
-            if bytes.len() % 4 != 0 {
+            if !bytes.len().is_multiple_of(4) {
                 return Err(format!("{} bytes are no float32", bytes.len()));
             }
             Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())

@@ -160,7 +160,7 @@ pub fn utf8(name: &str, bytes: &[u8]) -> Result<String, Fault> {
 /// Integer elements as they stand in binary contents, little-endian.
 pub fn integers_of_raw(name: &str, datatype: &str, raw: &[u8]) -> Result<Vec<u32>, Fault> {
     let width = if datatype.ends_with("64") { 8 } else { 4 };
-    if raw.len() % width != 0 {
+    if !raw.len().is_multiple_of(width) {
         return Err(Fault::invalid(format!("tensor `{name}` has {} bytes, elements have {width}", raw.len())));
     }
     let number = |bytes: &[u8]| {
