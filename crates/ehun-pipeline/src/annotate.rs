@@ -16,6 +16,9 @@ use crate::error::JobError;
 use crate::extra::EntityRow;
 use crate::rows::ChunkRow;
 
+/// Takes the rows of logits of a text's windows into the text's row.
+type Take<'a> = dyn Fn(&mut ChunkRow, &Windows, &[&[f32]]) -> Result<(), String> + 'a;
+
 /// Gives every chunk labels.
 pub struct Classifier<'a> {
     /// Runs the model.
@@ -60,12 +63,7 @@ impl Asked {
 
     /// Gives the rows of logits of each text's windows to `take`, and returns the first error of a chunk; an error of the whole
     /// job where no backend answers.
-    fn answer(
-        self,
-        what: &str,
-        rows: &mut [ChunkRow],
-        take: &dyn Fn(&mut ChunkRow, &Windows, &[&[f32]]) -> Result<(), String>,
-    ) -> Result<Option<ChunkError>, JobError> {
+    fn answer(self, what: &str, rows: &mut [ChunkRow], take: &Take) -> Result<Option<ChunkError>, JobError> {
         let mut items = self.pending.wait().items.into_iter();
         let mut first = None;
         for (row, windows) in rows.iter_mut().zip(self.windows) {

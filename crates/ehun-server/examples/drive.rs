@@ -180,12 +180,10 @@ fn tei(part: &[String]) -> Vec<u8> {
     json!({"inputs": part}).to_string().into_bytes()
 }
 
-fn online(
-    server: &Server,
-    texts: &[String],
-    time: Duration,
-    (path, body): (&str, fn(&[String]) -> Vec<u8>),
-) -> Result<f64, Any> {
+/// Makes a request of texts.
+type Body = fn(&[String]) -> Vec<u8>;
+
+fn online(server: &Server, texts: &[String], time: Duration, (path, body): (&str, Body)) -> Result<f64, Any> {
     let ask = |connection: &mut Connection, part: &[String]| match connection.post(path, &body(part))? {
         (200, _) => Ok(part.len()),
         (status, answer) => Err(format!("{status} {}", String::from_utf8_lossy(&answer)).into()),

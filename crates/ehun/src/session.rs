@@ -188,7 +188,6 @@ impl ModelArgs {
             max_batch_tokens: self.batch_tokens.max(model.max_tokens()),
             buckets,
             cache: program_cache(),
-            ..Options::default()
         })
     }
 

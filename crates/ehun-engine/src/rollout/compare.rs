@@ -11,6 +11,9 @@ use crate::item::{Input, Prepared};
 use crate::rollout::sample::{Sample, Spread};
 use crate::runner::{ItemOutput, ItemRows};
 
+/// Scores of both sides for each list that was ranked together: request and query.
+type Lists = BTreeMap<(u64, Arc<str>), (Vec<f32>, Vec<f32>)>;
+
 /// 1 minus the cosine of the angle between two vectors, in float64; 0 for two zero vectors and 1 where one is zero.
 pub fn cosine_drift(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
@@ -169,7 +172,7 @@ impl Tally {
 
     /// Adds items that were run together.
     pub(crate) fn add(&mut self, measure: Measure, pairs: &[Pair<'_>]) {
-        let mut lists: BTreeMap<(u64, Arc<str>), (Vec<f32>, Vec<f32>)> = BTreeMap::new();
+        let mut lists: Lists = BTreeMap::new();
         for pair in pairs {
             let (baseline, candidate) = (&pair.baseline.values, &pair.candidate.values);
             let alike = |(a, b): (&ItemRows, &ItemRows)| a.rows == b.rows && a.width == b.width;

@@ -15,6 +15,9 @@ use serde_json::json;
 use crate::common::root;
 use crate::server::{Server, free_address};
 
+/// A vector and the backend that gave it, or an error.
+type Answered = Result<(Vec<f32>, String), String>;
+
 fn golden(name: &str) -> PathBuf {
     root().join("goldens").join(name).canonicalize().unwrap()
 }
@@ -151,7 +154,7 @@ fn a_service_that_is_killed_under_load_loses_no_request_and_comes_back() {
             let start = (seed * 7) % 36;
             let answers = rows(&service, inputs(start..start + 4), &options);
             assert_eq!(answers.len(), 4);
-            let check = |(answer, want): (Result<(Vec<f32>, String), String>, &Vec<f32>)| {
+            let check = |(answer, want): (Answered, &Vec<f32>)| {
                 let (row, backend) = answer.unwrap();
                 assert_eq!(&row, want, "{backend}");
                 backend
