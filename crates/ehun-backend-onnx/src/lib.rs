@@ -12,7 +12,7 @@
 //! | [`runtime`] | safe Rust around the C interface |
 //! | [`provider`] | the execution providers by name |
 //! | [`library`] | where the library is found and how it gets there |
-//! | [`export`] | the model as a file |
+//! | [`mod@export`] | the model as a file |
 //!
 //! Only float32 is claimed. What is deliberately absent: a model's name, tokenisation, the forming of batches.
 

@@ -7,8 +7,8 @@ mod corpus;
 
 use std::path::PathBuf;
 
+use ehun_backend::buckets::{MAX_PROGRAMS, choose, pick};
 use ehun_backend::{BackendFactory, Bucket, BucketChoice, Options, Precision, RunOptions};
-use ehun_backend_xla::buckets::{MAX_PROGRAMS, choose, pick};
 use ehun_engine::{Shape, split};
 use ehun_graph::{RaggedBatch, SequenceInput};
 

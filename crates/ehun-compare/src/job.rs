@@ -160,6 +160,8 @@ pub(crate) fn run(
     let tools = ehun_pipeline::Tools {
         service: &engine.service,
         producer: work.producer,
+        classifier: None,
+        tagger: None,
         counter: &counter,
         pool: work.pool,
         listener: &Silent,
@@ -194,6 +196,7 @@ fn options(work: &Work<'_>, folder: &Path) -> JobOptions {
         inputs: work.inputs.to_vec(),
         output: Output::Folder(folder.join("out")),
         format: Format::Parquet,
+        dedup: false,
         chunk: chunk_options(work.chunk_tokens),
         text_field: None,
         limits: Limits::default(),

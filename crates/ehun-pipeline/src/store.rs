@@ -414,7 +414,7 @@ impl Store {
         let number = base.map(|base| publication(&base)).transpose()?.flatten().unwrap_or(0) + 1;
         let numbered = |schema: SchemaRef| {
             let note = (PUBLICATION.to_owned(), number.to_string());
-            SchemaRef::new(Schema::clone(&schema).with_metadata([note].into()))
+            SchemaRef::new(Schema::clone(&schema).with_metadata(HashMap::from([note])))
         };
         let mut documents = TableWriter::create(&documents_path, &numbered(document_schema()))?;
         let mut inputs = self.inputs();

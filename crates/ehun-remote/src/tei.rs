@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ehun_engine::{Input, Prepared, Truncation};
+use ehun_engine::{Input, Prepared, Prompt, Truncation};
 use ehun_models::{Model, Task};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::address::Address;
 use crate::error::{Failure, RemoteError};
 use crate::http::Client;
 use crate::runner::{Trouble, Wire};
-use crate::text::refused;
+use crate::text::{refused, text_of};
 
 pub(crate) struct Tei {
     client: Client,
@@ -133,8 +133,7 @@ impl Wire for Tei {
             Input::Pair(query, _) if self.model.task() == Task::Rerank => query,
             Input::Pair(..) => "text",
         };
-        let prompt = item.options.prompt.as_deref().unwrap_or_default();
-        format!("{:?}\0{prompt}\0{kind}", item.options.truncation)
+        format!("{:?}\0{:?}\0{kind}", item.options.truncation, item.options.prompt)
     }
 
     fn ask(&self, items: &[&Prepared], until: Instant) -> Result<Vec<Vec<f32>>, Trouble> {
@@ -147,10 +146,18 @@ impl Wire for Tei {
             Task::Classify => self.predict(items, cut, until),
             Task::Sparse => self.sparse(items, cut, until),
             _ => {
-                if let Some(prompt) = &first.options.prompt {
-                    cut["prompt_name"] = json!(prompt.as_ref());
-                }
-                let body = with(json!({"inputs": inputs(items)?, "normalize": self.model.is_normalized()}), cut);
+                let texts = match &first.options.prompt {
+                    None => inputs(items)?,
+                    Some(Prompt::Named(name)) => {
+                        cut["prompt_name"] = json!(name.as_ref());
+                        inputs(items)?
+                    }
+                    Some(Prompt::Text(_)) => {
+                        let text = |item: &&Prepared| text_of(&self.model, item).map(Value::from);
+                        items.iter().map(text).collect::<Result<_, _>>()?
+                    }
+                };
+                let body = with(json!({"inputs": texts, "normalize": self.model.is_normalized()}), cut);
                 Ok(self.client.post(&self.url("/embed"), &body, until)?)
             }
         }

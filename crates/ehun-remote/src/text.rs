@@ -2,7 +2,7 @@
 //! makes of it.
 
 use ehun_backend::{BackendError, Refusal};
-use ehun_engine::{Input, Prepared};
+use ehun_engine::{Input, Prepared, Prompt};
 use ehun_models::{Model, Task};
 
 /// Whether an item goes as token ids: it came so, or it was cut. A text that ends where a token ends need not give the same
@@ -31,11 +31,12 @@ pub(crate) fn text_of(model: &Model, item: &Prepared) -> Result<String, BackendE
         return Err(refused("this protocol takes single texts and not pairs"));
     };
     let prompt = match &item.options.prompt {
-        Some(name) if model.task() == Task::Embed => {
+        Some(prompt) if model.task() == Task::Embed => {
             if item.tokens.sequence.pooling_start > 0 {
                 return Err(refused("the protocol cannot say that the prompt is left out of pooling"));
             }
-            model.prompt(Some(name)).map_err(|error| BackendError::Failed(error.to_string()))?.unwrap_or_default()
+            let words = Prompt::words(Some(prompt), model).map_err(|error| BackendError::Failed(error.to_string()))?;
+            words.unwrap_or_default()
         }
         _ => "",
     };

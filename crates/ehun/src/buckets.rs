@@ -39,7 +39,7 @@ impl BucketArgs {
             return Ok(BucketChoice::List(list.ok_or_else(wrong)?));
         }
         if let Some(path) = &self.lengths {
-            let counts = ehun_backend_xla::buckets::histogram(&read(path)?)
+            let counts = ehun_backend::buckets::histogram(&read(path)?)
                 .map_err(|reason| CommandError::Usage(format!("{}: {reason}", path.display())))?;
             return Ok(BucketChoice::Sample(spread(&counts)));
         }

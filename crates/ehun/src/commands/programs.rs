@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use ehun_backend::{Bucket, Options};
-use ehun_backend_xla::{Attempt, BucketReport, XlaConfig, XlaFactory, attention_signatures, buckets};
+use ehun_backend::{Bucket, Options, buckets};
+use ehun_backend_xla::{Attempt, BucketReport, XlaConfig, XlaFactory, attention_signatures};
 use ehun_models::Model;
 use serde::Serialize;
 
