@@ -177,19 +177,23 @@ pub fn pooling(e: &mut Emitter<'_>, scene: &Scene, x: &Val, mode: PoolingMode) -
     let lengths = e.unsqueeze(&scene.lengths, &[1]);
     let zero = e.int(0);
     let not_empty = e.binary("Greater", &lengths, &zero);
-    if mode == PoolingMode::Cls {
-        let first = e.gather(x, &zero, 1);
-        return e.select(&not_empty, &first, 0.0);
-    }
     let starts = scene.starts(e);
     let one = e.int(1);
-    let inside = if mode == PoolingMode::LastToken {
-        let last = e.binary("Sub", &lengths, &one);
-        e.binary("Equal", &scene.positions, &last)
-    } else {
-        let from = e.binary("GreaterOrEqual", &scene.positions, &starts);
-        let to = e.binary("Less", &scene.positions, &lengths);
-        e.binary("And", &from, &to)
+    let inside = match mode {
+        PoolingMode::LastToken => {
+            let last = e.binary("Sub", &lengths, &one);
+            e.binary("Equal", &scene.positions, &last)
+        }
+        PoolingMode::Cls => {
+            let first = e.binary("Equal", &scene.positions, &starts);
+            let to = e.binary("Less", &scene.positions, &lengths);
+            e.binary("And", &first, &to)
+        }
+        _ => {
+            let from = e.binary("GreaterOrEqual", &scene.positions, &starts);
+            let to = e.binary("Less", &scene.positions, &lengths);
+            e.binary("And", &from, &to)
+        }
     };
     let inside = e.unsqueeze(&inside, &[2]);
     if mode == PoolingMode::Max {
