@@ -1,7 +1,7 @@
 //! What a job shows while it runs: a bar on a terminal, plain lines in a pipe, events as JSON, or nothing.
 
 use std::io::IsTerminal;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ehun_pipeline::{Event, Listener};
@@ -27,7 +27,7 @@ enum Shown {
     Nothing,
     Json,
     Bar(ProgressBar),
-    Lines(Mutex<Lines>),
+    Lines(Arc<Mutex<Lines>>),
 }
 
 struct Lines {
@@ -56,7 +56,12 @@ impl Progress {
             }
             Mode::Human => {
                 let now = Instant::now();
-                Shown::Lines(Mutex::new(Lines { start: now, last: now, total: None, done: 0, skipped: 0, chunks: 0 }))
+                let lines = Lines { start: now, last: now, total: None, done: 0, skipped: 0, chunks: 0 };
+                let lines = Arc::new(Mutex::new(lines));
+                let heard = Arc::downgrade(&lines);
+                // Without the thread the lines come with the files alone.
+                drop(std::thread::Builder::new().name("ehun-progress".into()).spawn(move || beat(&heard)));
+                Shown::Lines(lines)
             }
         })
     }
@@ -73,6 +78,15 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
+/// A file may take longer than the time between two lines: one comes all the same, until the display is gone.
+fn beat(lines: &Weak<Mutex<Lines>>) {
+    loop {
+        std::thread::sleep(LINE_EVERY);
+        let Some(lines) = lines.upgrade() else { return };
+        lines.lock().unwrap_or_else(PoisonError::into_inner).show();
+    }
+}
+
 impl Lines {
     fn event(&mut self, event: &Event<'_>) {
         match event {
@@ -85,6 +99,11 @@ impl Lines {
             // Failures are listed at the end.
             Event::Failed { .. } | Event::Publishing => return,
         }
+        self.show();
+    }
+
+    /// A line, where the last one is long enough ago.
+    fn show(&mut self) {
         if self.last.elapsed() < LINE_EVERY {
             return;
         }
