@@ -131,8 +131,10 @@ pub(crate) fn read_table(path: &Path, columns: Option<&[&str]>, rows: usize) -> 
 
 /// The publication that a final table belongs to; `None` for one of an earlier version.
 pub(crate) fn publication(path: &Path) -> Result<Option<u64>, JobError> {
-    let schema = read_table(path, None, 1)?.schema();
-    Ok(schema.metadata().get(PUBLICATION).and_then(|number| number.parse().ok()))
+    let file = File::open(path).map_err(JobError::io(path, "open"))?;
+    // The reader's own schema is without what the file notes.
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(JobError::file(path))?;
+    Ok(builder.schema().metadata().get(PUBLICATION).and_then(|number| number.parse().ok()))
 }
 
 /// The batches of a table.
