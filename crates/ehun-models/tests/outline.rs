@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ehun_graph::WeightRef;
+use ehun_graph::{Graph, Node, WeightRef};
 use ehun_models::{Checkpoint, LoadOptions, Model, Outline, Task};
 
 fn root() -> PathBuf {
@@ -25,15 +25,27 @@ fn the_graph_is_that_of_the_checkpoint() {
         let outline = Outline::read(&checkpoint, &options).unwrap();
         assert_eq!((outline.family, outline.task), (model.family(), model.task()), "{name}");
         assert!(outline.max_tokens >= model.max_tokens(), "{name}");
-        // Names may differ, and whether Q, K and V are one tensor; what is read of tensors may not.
-        let shapes = |weights: &[WeightRef]| -> Vec<(usize, Option<usize>)> {
-            weights.iter().map(|weight| (weight.num_rows(), weight.shape.get(1).copied())).collect()
+        // Where a family names its tensors in two ways, names differ, whether Q, K and V are one tensor, and in which order they
+        // are multiplied; what is computed and what is read of tensors may not.
+        let sorted = |mut list: Vec<String>| {
+            list.sort_unstable();
+            list
         };
-        assert_eq!(shapes(outline.graph.weights()), shapes(model.graph().weights()), "{name}");
-        let operations = |graph: &ehun_graph::Graph| {
-            graph.nodes().iter().map(|node| (node.op.clone(), node.rows, node.width)).collect::<Vec<_>>()
+        let weights = |graph: &Graph| {
+            let read = |weight: &WeightRef| format!("{} of {:?}", weight.num_rows(), weight.shape.get(1));
+            sorted(graph.weights().iter().map(read).collect())
+        };
+        assert_eq!(weights(&outline.graph), weights(model.graph()), "{name}");
+        let operations = |graph: &Graph| {
+            let kind = |node: &Node| {
+                let operation = format!("{:?}", node.op);
+                format!("{} {:?} {}", operation.split(' ').next().unwrap_or_default(), node.rows, node.width)
+            };
+            sorted(graph.nodes().iter().map(kind).collect())
         };
         assert_eq!(operations(&outline.graph), operations(model.graph()), "{name}");
+        let attentions = |graph: &Graph| graph.attentions().map(|(_, spec)| spec.clone()).collect::<Vec<_>>();
+        assert_eq!(attentions(&outline.graph), attentions(model.graph()), "{name}");
         same += 1;
     }
     assert!(same > 50, "{same}");
