@@ -37,7 +37,7 @@ pub fn page(found: &Comparison) -> String {
          content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>\
          <p class=\"verdict {class}\">{verdict}</p><p>Model {model}, {operations} attention operations; {machine}{sides}</p>{body}\
          <h2>5. The rule</h2><p class=\"note\">{rule}.</p><p class=\"note\">Both sides ran in every round, in the order A B B \
-         A. Intervals: expanded percentile bootstrap over rounds. Ehun {version}.</p></body></html>\n",
+         A. Intervals: bootstrap over rounds. Ehun {version}.</p></body></html>\n",
         title = escape(&format!("{} against {}", found.candidate.name, found.baseline.name)),
         verdict = escape(&found.verdict.sentence),
         model = escape(&found.model),
