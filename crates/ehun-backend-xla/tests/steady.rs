@@ -7,6 +7,7 @@ mod common;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ehun_backend::{Backend, BucketChoice, Options};
 use ehun_backend_xla::compilations;
@@ -96,5 +97,12 @@ fn random_requests_compile_nothing_and_leave_nothing() {
     // A leak of one batch's buffers, from 10 KiB, would show as 4 MiB after 400 batches and 100 MiB after 10,000.
     assert!(grown < (4 << 10) + requests as i64, "{grown} KiB more after {requests} requests");
     drop(service);
+    // The service's threads end by themselves, a moment after it.
+    for _ in 0..1000 {
+        if live_handles() == handles_at_start {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(live_handles(), handles_at_start, "handles outlived the service");
 }
