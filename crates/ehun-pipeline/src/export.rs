@@ -1,18 +1,21 @@
 //! Tables in other forms: JSON Lines and Arrow IPC.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow_array::{
     Array, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray, StructArray, UInt32Array, UInt64Array,
 };
+use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::dedup::Repeats;
 use crate::error::JobError;
-use crate::table::{TableWriter, read_table};
+use crate::table::{PUBLICATION, TableWriter, publication, read_table};
 
 /// The form of the output tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -58,6 +61,14 @@ impl std::str::FromStr for Format {
 pub(crate) fn export(from: &Path, to: &Path, format: Format, mut repeats: Option<Repeats>) -> Result<u64, JobError> {
     let batches = read_table(from, None, 1024)?;
     let schema = if repeats.is_some() { Repeats::schema(&batches.schema()) } else { batches.schema() };
+    // What the table notes goes with it: the reader's schema is without.
+    let noted = match publication(from)? {
+        Some(number) => {
+            let note = HashMap::from([(PUBLICATION.to_owned(), number.to_string())]);
+            Arc::new(Schema::clone(&schema).with_metadata(note))
+        }
+        None => schema.clone(),
+    };
     let mut rows = 0;
     let batches = batches.map(|batch| {
         let batch = match &mut repeats {
@@ -68,7 +79,7 @@ pub(crate) fn export(from: &Path, to: &Path, format: Format, mut repeats: Option
         Ok::<_, JobError>(batch)
     });
     if format == Format::Parquet {
-        let mut writer = TableWriter::create(to, &schema)?;
+        let mut writer = TableWriter::create(to, &noted)?;
         for batch in batches {
             writer.write(&batch?)?;
         }
@@ -78,8 +89,7 @@ pub(crate) fn export(from: &Path, to: &Path, format: Format, mut repeats: Option
     let mut buffer = BufWriter::new(file);
     match format {
         Format::Arrow => {
-            let mut writer =
-                arrow_ipc::writer::FileWriter::try_new(&mut buffer, &schema).map_err(JobError::file(to))?;
+            let mut writer = arrow_ipc::writer::FileWriter::try_new(&mut buffer, &noted).map_err(JobError::file(to))?;
             for batch in batches {
                 writer.write(&batch?).map_err(JobError::file(to))?;
             }

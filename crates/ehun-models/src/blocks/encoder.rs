@@ -128,8 +128,8 @@ pub(crate) fn rotary_layer(
             ctx.graph.gate(&at("gate"), gate, up, dims.activation)?
         }
         Inner::UpGate(name) => {
-            let up = ctx.linear_rows(&at(name), x, 2 * wide, (0, wide), biases.inner)?;
             let gate = ctx.linear_rows(&at(name), x, 2 * wide, (wide, 2 * wide), biases.inner)?;
+            let up = ctx.linear_rows(&at(name), x, 2 * wide, (0, wide), biases.inner)?;
             ctx.graph.gate(&at("gate"), gate, up, dims.activation)?
         }
     };

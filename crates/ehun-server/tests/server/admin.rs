@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ehun_backend::{BackendFactory, Options};
+use ehun_backend::{Options, Registry};
 use ehun_backend_cpu::CpuFactory;
 use ehun_engine::{Deployment, HealthPolicy};
 use ehun_models::{Checkpoint, LoadOptions, Model};
@@ -34,7 +34,8 @@ fn loaded(wanted: &ServiceConfig) -> Result<Loaded, Any> {
     let max_tokens = wanted.limits.max_tokens;
     let options = LoadOptions { task: wanted.task, max_tokens, ..LoadOptions::default() };
     let model = Arc::new(Model::load(&Checkpoint::open(directory)?, &options)?);
-    let backends = wanted.backends.iter().map(|name| CpuFactory.open(name)).collect::<Result<Vec<_>, _>>()?;
+    let registry = Registry::new().with(CpuFactory);
+    let backends = wanted.backends.iter().map(|name| registry.open(name)).collect::<Result<Vec<_>, _>>()?;
     let options = Options { threads: Some(1), precision: wanted.precision, ..Options::default() };
     let deployment = Deployment::of_model(Arc::clone(&model), &backends, &options, HealthPolicy::default())?;
     Ok(Loaded { model, deployment, workers: 1 })

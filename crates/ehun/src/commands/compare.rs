@@ -24,7 +24,7 @@ pub struct Compare {
     /// Files and folders
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// What is in use: BACKEND[/ATTENTION][/PRECISION], as cpu/naive or xla:cpu/blocked, or an attention plug-in file
+    /// What is in use: `BACKEND[/ATTENTION][/PRECISION]`, as cpu/naive or xla:cpu/blocked, or an attention plug-in file
     #[arg(long, value_name = "SIDE")]
     baseline: Spec,
     /// What might be used instead, written in the same way
