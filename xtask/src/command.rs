@@ -54,3 +54,8 @@ pub fn python(name: &str, requirements: &Path) -> Result<PathBuf, String> {
     std::fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))?;
     Ok(python)
 }
+
+/// A path as an argument.
+pub fn text(path: impl AsRef<Path>) -> String {
+    path.as_ref().to_string_lossy().into_owned()
+}

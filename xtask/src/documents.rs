@@ -12,7 +12,7 @@ use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
 use crate::command::{Outcome, program, root};
-use crate::suites::{build, ehun, target};
+use crate::product::{build, ehun, target};
 
 /// What the main process may take beside the model, bytes.
 const MOST_MEMORY: u64 = 500 << 20;

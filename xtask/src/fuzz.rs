@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::command::{Outcome, program, root, run};
-use crate::suites;
+use crate::tests;
 
 const TARGETS: [&str; 2] = ["safetensors", "config"];
 
@@ -16,7 +16,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
 /// Runs each target, or the one that is named, for ten minutes, or as many seconds as are given, from its corpus.
 pub fn fuzz(arguments: &[String]) -> Outcome {
     if let Some((_, rest)) = arguments.split_first().filter(|(name, _)| *name == "http") {
-        return suites::fuzz_http(rest);
+        return tests::fuzz_http(rest);
     }
     let named: Vec<&str> = arguments.iter().map(String::as_str).filter(|name| TARGETS.contains(name)).collect();
     let seconds = arguments.iter().find_map(|text| text.parse::<u64>().ok()).unwrap_or(600);

@@ -1,5 +1,6 @@
 //! Set-up, tests and benchmarks of the project, in Rust so that they run wherever it does.
 
+mod bench;
 mod command;
 mod documents;
 mod fetch;
@@ -7,7 +8,9 @@ mod floors;
 mod fuzz;
 mod model;
 mod models;
-mod suites;
+mod product;
+mod soak;
+mod tests;
 mod xla;
 
 use std::process::ExitCode;
@@ -24,9 +27,9 @@ const TASKS: &[Task] = &[
     Task {
         name: "demo",
         about: "set up, build, run the main job on examples/documents and search it",
-        run: suites::demo,
+        run: product::demo,
     },
-    Task { name: "test", about: "fetch what tests need and run all of them", run: suites::test },
+    Task { name: "test", about: "fetch what tests need and run all of them", run: tests::test },
     Task { name: "setup", about: "fetch the embedded model only: all that a build needs", run: model::setup },
     Task { name: "models", about: "fetch the real models that further tests and benchmarks use", run: models::all },
     Task {
@@ -37,13 +40,13 @@ const TASKS: &[Task] = &[
     Task {
         name: "plugins-examples",
         about: "build the attention plug-ins of examples/plugins and run the conformance suite on them",
-        run: suites::plugin_examples,
+        run: tests::plugin_examples,
     },
     Task { name: "floors", about: "check that no crate uses one beside or above it", run: floors::check },
     Task {
         name: "bench",
         about: "benchmarks: `bench peers`, `bench quality`, ...; `bench` lists them",
-        run: suites::bench,
+        run: bench::bench,
     },
     Task {
         name: "fuzz",
@@ -58,8 +61,8 @@ const TASKS: &[Task] = &[
     Task { name: "leaks", about: "valgrind over the foreign interface of the XLA backend", run: xla::leaks },
     Task {
         name: "soak",
-        about: "the long suites: `soak kill`, `soak documents DIR...`, `soak programs`",
-        run: suites::soak,
+        about: "the long suites: `soak kill`, `soak documents DIR...`, `soak programs`, `soak models`",
+        run: soak::soak,
     },
 ];
 

@@ -1,15 +1,14 @@
 //! A compiled model: one session for every shape.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ehun_backend::{
-    BackendError, Bucket, Executable, OpTime, OutputRows, Outputs, Placement, Plan, Precision, Refusal, RunOptions,
-    RunReport, ShapePolicy, buckets,
+    BackendError, Bucket, Executable, OpTime, OutputRows, Outputs, Piece, Placement, Plan, Precision, Refusal,
+    RunOptions, RunReport, ShapePolicy, buckets, run_pieces,
 };
-use ehun_graph::{Graph, RaggedBatch, Rows};
+use ehun_graph::{Graph, RaggedBatch};
 
 use crate::lower::attention::Form;
 use crate::lower::scene::{ATTENTION_MASK, INPUT_IDS, POOLING_STARTS, TOKEN_TYPE_IDS};
@@ -39,13 +38,8 @@ impl OnnxExecutable {
     }
 
     /// Runs one piece and appends its rows to `values`.
-    fn piece(
-        &self,
-        bucket: Bucket,
-        batch: &RaggedBatch,
-        sequences: Range<usize>,
-        values: &mut [OutputRows],
-    ) -> Result<(), OrtError> {
+    fn piece(&self, piece: &Piece<'_>, values: &mut [OutputRows]) -> Result<(), OrtError> {
+        let Piece { batch, bucket, ref sequences } = *piece;
         let padded = |fill: &dyn Fn(usize, &mut [i64])| {
             let mut rows = vec![0i64; bucket.batch * bucket.length];
             for (row, sequence) in rows.chunks_exact_mut(bucket.length).zip(sequences.clone()) {
@@ -81,18 +75,7 @@ impl OnnxExecutable {
             .collect();
         let names: Vec<String> = values.iter().map(|value| value.name.clone()).collect();
         self.session.run(&shaped, &names, &mut |place, rows| {
-            let value = &mut values[place];
-            match value.rows {
-                Rows::Tokens => {
-                    for (row, sequence) in sequences.clone().enumerate() {
-                        let start = row * bucket.length * value.width;
-                        value.data.extend_from_slice(&rows[start..][..batch.len_of(sequence) * value.width]);
-                    }
-                }
-                Rows::Sequences => value.data.extend_from_slice(&rows[..sequences.len() * value.width]),
-                Rows::Constant(_) if value.data.is_empty() => value.data = rows.to_vec(),
-                Rows::Constant(_) => {}
-            }
+            piece.append(&mut values[place], rows);
         })
     }
 }
@@ -140,26 +123,9 @@ impl Executable for OnnxExecutable {
             .copied()
             .filter(|bucket| bucket.length >= batch.max_len())
             .ok_or_else(|| BackendError::Failed("the plan was made for another batch".to_owned()))?;
-        let mut values: Vec<OutputRows> = self
-            .graph
-            .outputs()
-            .iter()
-            .map(|output| {
-                let node = self.graph.node(output.value);
-                OutputRows { name: output.name.clone(), rows: node.rows, width: node.width, data: Vec::new() }
-            })
-            .collect();
-        let sequences = batch.num_sequences();
-        let constant = values.iter().any(|value| matches!(value.rows, Rows::Constant(_)));
-        let pieces = sequences.div_ceil(bucket.batch).max(usize::from(constant));
-        for piece in 0..pieces {
-            if options.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(BackendError::Deadline);
-            }
-            let first = piece * bucket.batch;
-            let range = first..sequences.min(first + bucket.batch);
-            self.piece(bucket, batch, range, &mut values).map_err(|error| error.on_device(&self.device()))?;
-        }
+        let (values, pieces) = run_pieces(&self.graph, batch, bucket, options.deadline, |piece, values| {
+            self.piece(piece, values).map_err(|error| error.on_device(&self.device()))
+        })?;
         let elapsed = start.elapsed();
         let mut operations = Vec::new();
         if options.profile {
@@ -173,7 +139,7 @@ impl Executable for OnnxExecutable {
             precision: Precision::F32,
             attention: plan.attention.clone(),
             bucket: plan.bucket,
-            sequences,
+            sequences: batch.num_sequences(),
             tokens: batch.num_tokens(),
             padding_tokens: plan.padding_tokens,
             elapsed,

@@ -1,7 +1,8 @@
 //! Where ONNX Runtime's library is found, and how it gets there.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use ehun_backend::wheel::{Pinned, WheelError};
 
 use crate::runtime::RuntimeError;
 
@@ -54,13 +55,11 @@ pub enum InstallError {
     #[error("{0}; name a library of your own in {VARIABLE}")]
     NoWheel(String),
     /// A step failed.
-    #[error("{step} failed: {reason}")]
-    Failed {
-        /// What was done.
-        step: String,
-        /// What went wrong.
-        reason: String,
-    },
+    #[error(transparent)]
+    Wheel(#[from] WheelError),
+    /// The wheel has no library.
+    #[error("there is no library in {0}, although {REQUIREMENT} was unpacked there")]
+    NoLibrary(PathBuf),
 }
 
 /// Gets ONNX Runtime's wheel by pip, pinned to its version and hash, and writes its libraries and notices to `destination`
@@ -76,43 +75,9 @@ pub fn install(backend: &str, destination: Option<&Path>) -> Result<PathBuf, Ins
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Err(InstallError::NoWheel("the pinned wheel is for Linux on x86-64".to_owned()));
     }
-    let failed = |step: &str, reason: String| InstallError::Failed { step: step.to_owned(), reason };
-    let io = |step: &'static str| move |error: std::io::Error| failed(step, error.to_string());
     let destination = destination.map_or_else(folder, Path::to_owned);
-    let work = destination.join(format!(".install-{}", std::process::id()));
-    std::fs::create_dir_all(&work).map_err(io("making the folder"))?;
-    let result = (|| {
-        let requirements = work.join("requirements.txt");
-        let pinned = format!("{REQUIREMENT} --hash=sha256:{SHA256}\n");
-        std::fs::write(&requirements, pinned).map_err(io("writing the requirement"))?;
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--quiet"]);
-        pip.args(PIP_ARGUMENTS).arg("--dest").arg(&work).arg("-r").arg(&requirements);
-        run("pip download", &mut pip)?;
-        // Renamed one by one when written whole, the library last: what is found there is never half a file.
-        let unpack = "import sys,glob,zipfile,os,shutil\nwork,target=sys.argv[1:]\n\
-                      z=zipfile.ZipFile(glob.glob(os.path.join(work,'*.whl'))[0])\n\
-                      base=os.path.basename\n\
-                      wanted=lambda n: base(n).startswith(('libonnxruntime','LICENSE','ThirdParty'))\n\
-                      names=sorted((n for n in z.namelist() if wanted(n)),key=lambda n:base(n).startswith('libonnxruntime.'))\n\
-                      for n in names:\n    to=os.path.join(target,base(n))\n    \
-                      shutil.copyfileobj(z.open(n),open(to+'.new','wb'))\n    os.replace(to+'.new',to)\n";
-        let mut python = Command::new("python3");
-        python.args(["-c", unpack]).arg(&work).arg(&destination);
-        run("unpacking the wheel", &mut python)?;
-        in_folder(&destination).ok_or_else(|| failed("unpacking the wheel", "it has no library".to_owned()))
-    })();
-    // A left-over download is only space; the result stands either way.
-    let _ = std::fs::remove_dir_all(&work);
-    result
-}
-
-fn run(step: &str, command: &mut Command) -> Result<(), InstallError> {
-    let failed = |reason: String| InstallError::Failed { step: step.to_owned(), reason };
-    let output = command.output().map_err(|error| failed(format!("python3 cannot be started: {error}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    Err(failed(words.lines().rev().take(3).collect::<Vec<_>>().join(" / ")))
+    let wheel = Pinned { requirement: REQUIREMENT, sha256: SHA256, pip_arguments: &PIP_ARGUMENTS };
+    // The library last: one that is found has the libraries that it loads beside it.
+    wheel.unpack(&["LICENSE", "ThirdParty", "libonnxruntime_", "libonnxruntime."], &destination)?;
+    in_folder(&destination).ok_or(InstallError::NoLibrary(destination))
 }

@@ -6,16 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ehun_backend::{
-    BackendError, Bucket, Executable, OpTime, OutputRows, Outputs, Plan, Precision, Refusal, RunOptions, RunReport,
-    ShapePolicy,
+    BackendError, Bucket, Executable, OpTime, OutputRows, Outputs, Piece, Plan, Precision, Refusal, RunOptions,
+    RunReport, ShapePolicy, buckets, run_pieces,
 };
-use ehun_graph::{Graph, RaggedBatch, RotarySpec, Rows};
+use ehun_graph::{Graph, RaggedBatch, RotarySpec};
 
 use crate::choice::BucketReport;
 use crate::lower::{Input, InputSpec, rotary_specs};
 use crate::parameters::{f32_bytes, i32_bytes};
 use crate::pjrt::{Buffer, Client, LoadedExecutable, PjrtError};
-use ehun_backend::buckets;
 
 static COMPILATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -71,14 +70,9 @@ impl XlaExecutable {
         self.programs.iter().map(|program| &program.report).chain(&self.without)
     }
 
-    /// The input of sequences `first..` of `batch` in the program's shape.
-    fn upload(
-        &self,
-        spec: &InputSpec,
-        bucket: Bucket,
-        batch: &RaggedBatch,
-        sequences: std::ops::Range<usize>,
-    ) -> Result<Buffer, PjrtError> {
+    /// An input of a piece, in the program's shape.
+    fn upload(&self, spec: &InputSpec, piece: &Piece<'_>) -> Result<Buffer, PjrtError> {
+        let Piece { batch, bucket, ref sequences } = *piece;
         let padded = |values: &[u32]| {
             let mut rows = vec![0i32; bucket.batch * bucket.length];
             for (row, sequence) in sequences.clone().enumerate() {
@@ -104,7 +98,7 @@ impl XlaExecutable {
             Input::RotaryByLength { spec: place, sine } => {
                 let pairs = self.rotary[place].rotary_dim / 2;
                 let mut rows = vec![0f32; bucket.batch * bucket.length * pairs];
-                for (row, sequence) in sequences.enumerate() {
+                for (row, sequence) in sequences.clone().enumerate() {
                     let (cos, sin) = self.rotary[place].tables(batch.len_of(sequence));
                     let table = if sine { sin } else { cos };
                     rows[row * bucket.length * pairs..][..table.len()].copy_from_slice(&table);
@@ -117,35 +111,18 @@ impl XlaExecutable {
     }
 
     /// Runs one piece and appends its rows to `values`.
-    fn piece(
-        &self,
-        program: &BucketProgram,
-        batch: &RaggedBatch,
-        sequences: std::ops::Range<usize>,
-        values: &mut [OutputRows],
-    ) -> Result<(), PjrtError> {
-        let bucket = program.report.bucket;
+    fn piece(&self, program: &BucketProgram, piece: &Piece<'_>, values: &mut [OutputRows]) -> Result<(), PjrtError> {
         let mut own: Vec<Option<Buffer>> = Vec::with_capacity(program.inputs.len());
         for (spec, shared) in program.inputs.iter().zip(&program.shared) {
             let needs = shared.is_none();
-            own.push(needs.then(|| self.upload(spec, bucket, batch, sequences.clone())).transpose()?);
+            own.push(needs.then(|| self.upload(spec, piece)).transpose()?);
         }
         let inputs: Vec<&Buffer> =
             own.iter().zip(&program.shared).filter_map(|(own, shared)| own.as_ref().or(shared.as_deref())).collect();
         let results = program.executable.execute(&inputs)?;
         for ((value, result), dims) in values.iter_mut().zip(&results).zip(&program.outputs) {
             let rows = result.download_f32(dims)?;
-            match value.rows {
-                Rows::Tokens => {
-                    for (row, sequence) in sequences.clone().enumerate() {
-                        let place = row * bucket.length * value.width;
-                        value.data.extend_from_slice(&rows[place..][..batch.len_of(sequence) * value.width]);
-                    }
-                }
-                Rows::Sequences => value.data.extend_from_slice(&rows[..sequences.len() * value.width]),
-                Rows::Constant(_) if value.data.is_empty() => value.data = rows,
-                Rows::Constant(_) => {}
-            }
+            piece.append(value, &rows);
         }
         Ok(())
     }
@@ -193,26 +170,9 @@ impl Executable for XlaExecutable {
         if batch.max_len() > bucket.length {
             return Err(BackendError::Failed("the plan was made for another batch".to_owned()));
         }
-        let mut values: Vec<OutputRows> = self
-            .graph
-            .outputs()
-            .iter()
-            .map(|output| {
-                let node = self.graph.node(output.value);
-                OutputRows { name: output.name.clone(), rows: node.rows, width: node.width, data: Vec::new() }
-            })
-            .collect();
-        let sequences = batch.num_sequences();
-        let constant = values.iter().any(|value| matches!(value.rows, Rows::Constant(_)));
-        let pieces = sequences.div_ceil(bucket.batch).max(usize::from(constant));
-        for piece in 0..pieces {
-            if options.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(BackendError::Deadline);
-            }
-            let first = piece * bucket.batch;
-            let range = first..sequences.min(first + bucket.batch);
-            self.piece(program, batch, range, &mut values).map_err(|error| error.on_device(&self.device))?;
-        }
+        let (values, pieces) = run_pieces(&self.graph, batch, bucket, options.deadline, |piece, values| {
+            self.piece(program, piece, values).map_err(|error| error.on_device(&self.device))
+        })?;
         let elapsed = start.elapsed();
         let mut operations = Vec::new();
         if options.profile {
@@ -231,7 +191,7 @@ impl Executable for XlaExecutable {
             precision: self.precision,
             attention: plan.attention.clone(),
             bucket: plan.bucket,
-            sequences,
+            sequences: batch.num_sequences(),
             tokens: batch.num_tokens(),
             padding_tokens: plan.padding_tokens,
             elapsed,

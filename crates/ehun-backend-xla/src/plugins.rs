@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
+
+use ehun_backend::wheel::{Pinned, WheelError};
 
 use crate::pjrt::{Plugin, PluginError};
 
@@ -53,6 +54,18 @@ pub const WHEELS: [Wheel; 3] = [
         licence: "Apache-2.0",
         must_accept: false,
     },
+];
+
+/// A plugin depends on no Python, so its wheel is asked for by platform and not by interpreter.
+const PIP_ARGUMENTS: [&str; 8] = [
+    "--python-version",
+    "3.11",
+    "--platform",
+    "manylinux_2_31_x86_64",
+    "--platform",
+    "manylinux_2_27_x86_64",
+    "--platform",
+    "manylinux2014_x86_64",
 ];
 
 /// The environment that a platform's library must find when it is loaded.
@@ -162,13 +175,8 @@ pub enum InstallError {
         licence: String,
     },
     /// A step failed.
-    #[error("{step} failed: {reason}")]
-    Failed {
-        /// What was done.
-        step: String,
-        /// What went wrong.
-        reason: String,
-    },
+    #[error(transparent)]
+    Wheel(#[from] WheelError),
 }
 
 /// Gets the wheel of `platform` by pip, pinned to its version and hash, and writes the plugin to `destination` (or to
@@ -185,44 +193,9 @@ pub fn install(platform: &str, accept_licence: bool, destination: Option<&Path>)
             licence: wheel.licence.to_owned(),
         });
     }
-    let failed = |step: &str, reason: String| InstallError::Failed { step: step.to_owned(), reason };
-    let io = |step: &'static str| move |error: std::io::Error| failed(step, error.to_string());
     let destination = destination.map_or_else(|| folder(platform), Path::to_owned);
-    let work = destination.join(format!(".install-{}", std::process::id()));
-    std::fs::create_dir_all(&work).map_err(io("making the plugin folder"))?;
-    let result = (|| {
-        let requirements = work.join("requirements.txt");
-        let pinned = format!("{} --hash=sha256:{}\n", wheel.requirement, wheel.sha256);
-        std::fs::write(&requirements, pinned).map_err(io("writing the requirement"))?;
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--quiet"]);
-        // The plugin depends on no Python, so the wheel is asked for by platform and not by interpreter.
-        pip.args(["--python-version", "3.11", "--platform", "manylinux_2_31_x86_64"]);
-        pip.args(["--platform", "manylinux_2_27_x86_64", "--platform", "manylinux2014_x86_64"]);
-        pip.arg("--dest").arg(&work).arg("-r").arg(&requirements);
-        run("pip download", &mut pip)?;
-        let unpack = "import sys,glob,zipfile,os,shutil\nwork,member,target=sys.argv[1:]\n\
-                      z=zipfile.ZipFile(glob.glob(os.path.join(work,'*.whl'))[0])\n\
-                      names=[member]+[n for n in z.namelist() if os.path.basename(n).upper().startswith(('LICENSE','THIRD_PARTY'))]\n\
-                      for n in names:\n    shutil.copyfileobj(z.open(n),open(os.path.join(target,os.path.basename(n)+'.new'),'wb'))\n    \
-                      os.replace(os.path.join(target,os.path.basename(n)+'.new'),os.path.join(target,os.path.basename(n)))\n";
-        let mut python = Command::new("python3");
-        python.args(["-c", unpack]).arg(&work).arg(wheel.member).arg(&destination);
-        run("unpacking the wheel", &mut python)?;
-        let name = Path::new(wheel.member).file_name().unwrap_or_default();
-        Ok(destination.join(name))
-    })();
-    // A left-over download is only space; the result stands either way.
-    let _ = std::fs::remove_dir_all(&work);
-    result
-}
-
-fn run(step: &str, command: &mut Command) -> Result<(), InstallError> {
-    let failed = |reason: String| InstallError::Failed { step: step.to_owned(), reason };
-    let output = command.output().map_err(|error| failed(format!("python3 cannot be started: {error}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    Err(failed(words.lines().rev().take(3).collect::<Vec<_>>().join(" / ")))
+    let pinned = Pinned { requirement: wheel.requirement, sha256: wheel.sha256, pip_arguments: &PIP_ARGUMENTS };
+    let name = Path::new(wheel.member).file_name().unwrap_or_default();
+    pinned.unpack(&["LICENSE", "THIRD_PARTY", &name.to_string_lossy()], &destination)?;
+    Ok(destination.join(name))
 }

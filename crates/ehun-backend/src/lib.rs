@@ -39,7 +39,9 @@ pub mod buckets;
 mod error;
 mod executable;
 mod options;
+mod pieces;
 mod registry;
+pub mod wheel;
 
 pub use backend::{AttentionChoice, Backend, BackendInfo, Capabilities};
 pub use error::{BackendError, Refusal};
@@ -47,4 +49,5 @@ pub use executable::{
     Bucket, Executable, OpTime, OutputRows, Outputs, Placement, Plan, RunOptions, RunReport, ShapePolicy, run,
 };
 pub use options::{Attention, BucketChoice, Options, Precision};
+pub use pieces::{Piece, run_pieces};
 pub use registry::{BackendFactory, BackendStatus, Registry, Unavailable};

@@ -17,6 +17,7 @@ mod parse;
 mod rows;
 mod run;
 mod search;
+mod sink;
 mod source;
 mod store;
 mod table;

@@ -8,7 +8,6 @@
 //! job; only the index of what has been processed does, by about 50 bytes for a source.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -19,14 +18,14 @@ use ehun_engine::{EngineError, Input, ItemOptions, Pending, Request, Service, Tr
 
 use crate::annotate::{Asked, ChunkError, Classifier, Tagger};
 use crate::error::JobError;
-use crate::export::write_lines;
 use crate::extra::Annotator;
 use crate::gate::Gate;
 use crate::job::{Event, Failure, JobOptions, LISTED_FAILURES, Listener, Output, Report};
 use crate::parse::{Parsed, Parser, fingerprint, hash_file};
-use crate::rows::{ChunkRow, DocumentRow, Embedded, Producer, chunk_batch, document_batch};
+use crate::rows::{ChunkRow, DocumentRow, Embedded, Producer};
+use crate::sink::Sink;
 use crate::source::{SourceFile, Walk, key, truncated};
-use crate::store::{Index, Part, Store};
+use crate::store::{Index, Store};
 
 /// Chunks that are handed to the engine at once.
 const GROUP: usize = 32;
@@ -342,73 +341,6 @@ fn ask(tools: &Tools<'_>, rows: Vec<ChunkRow>, request: Request) -> Result<Group
     let labels = tools.classifier.as_ref().map(|classifier| classifier.ask(&rows)).transpose()?;
     let entities = tools.tagger.as_ref().map(|tagger| tagger.ask(&rows)).transpose()?;
     Ok(Group { rows, vectors, labels, entities })
-}
-
-enum Sink {
-    Store { store: Box<Store>, part: Option<Box<Part>> },
-    Stdout(Producer),
-}
-
-impl Sink {
-    fn part(&mut self) -> Result<Option<&mut Part>, JobError> {
-        match self {
-            Self::Stdout(_) => Ok(None),
-            Self::Store { store, part } => {
-                if part.is_none() {
-                    *part = Some(Box::new(store.begin()?));
-                }
-                Ok(part.as_deref_mut())
-            }
-        }
-    }
-
-    fn chunks(&mut self, rows: &[ChunkRow]) -> Result<(), JobError> {
-        if let Self::Stdout(producer) = self {
-            let batch = chunk_batch(rows, producer).map_err(JobError::file("chunks"))?;
-            return print("chunks", &batch);
-        }
-        self.part()?.map_or(Ok(()), |part| part.add_chunks(rows))
-    }
-
-    fn document(&mut self, row: DocumentRow) -> Result<(), JobError> {
-        if let Self::Stdout(_) = self {
-            return print("documents", &document_batch(&[row]).map_err(JobError::file("documents"))?);
-        }
-        self.part()?.map_or(Ok(()), |part| part.add_document(row))
-    }
-
-    /// A source is complete: the part may be closed.
-    fn source_end(&mut self, options: &JobOptions) -> Result<(), JobError> {
-        let Self::Store { part: Some(part), .. } = self else { return Ok(()) };
-        let (documents, chunks, seconds) = part.size();
-        let most = options.parts;
-        if documents >= most.documents || chunks >= most.chunks || seconds >= most.seconds {
-            self.commit()?;
-        }
-        Ok(())
-    }
-
-    fn commit(&mut self) -> Result<(), JobError> {
-        if let Self::Store { store, part } = self
-            && let Some(part) = part.take()
-        {
-            store.commit(*part)?;
-        }
-        Ok(())
-    }
-}
-
-/// Rows as JSON Lines on standard output, each with the name of its table.
-fn print(table: &str, batch: &arrow_array::RecordBatch) -> Result<(), JobError> {
-    let mut lines = Vec::new();
-    let stdout = || JobError::io("standard output", "write");
-    write_lines(batch, &mut lines).map_err(stdout())?;
-    let mut out = std::io::stdout().lock();
-    for line in lines.split_inclusive(|&byte| byte == b'\n') {
-        // An object is never empty, so what follows its first brace is a member.
-        write!(out, "{{\"table\":\"{table}\",").and_then(|()| out.write_all(&line[1..])).map_err(stdout())?;
-    }
-    out.flush().map_err(stdout())
 }
 
 /// Writes what comes. If the job stops between two sources, what was written is made durable all the same.

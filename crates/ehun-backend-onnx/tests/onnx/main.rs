@@ -4,4 +4,6 @@ mod common;
 mod conformance;
 mod export;
 mod faults;
+#[path = "../../../../tests/golden.rs"]
+mod golden;
 mod goldens;

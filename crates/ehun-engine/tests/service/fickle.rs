@@ -1,17 +1,16 @@
 //! Runners of vectors that misbehave on command: slow, failing, NaN, panicking, hanging, or losing the process behind them.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use ehun_backend::{BackendError, Precision, RunOptions, RunReport};
+use ehun_backend::{BackendError, RunOptions};
 use ehun_engine::rollout::Candidate;
 use ehun_engine::{Deployment, HealthPolicy, ItemOutput, ItemRows, Lane, Prepared, Runner, Shape};
 
-use crate::{Bytes, text_of};
+use crate::{Bytes, report, text_of};
 
 pub const WIDTH: usize = 8;
 
@@ -150,18 +149,7 @@ impl Runner for Fickle {
                 drop(self.changed.wait_while(guard, hangs).unwrap_or_else(PoisonError::into_inner));
             }
         }
-        let report = Arc::new(RunReport {
-            backend: self.name.clone(),
-            device: "test".into(),
-            precision: Precision::F32,
-            attention: BTreeMap::new(),
-            bucket: None,
-            sequences: items.len(),
-            tokens: items.iter().map(|item| item.num_tokens()).sum(),
-            padding_tokens: 0,
-            elapsed: Duration::ZERO,
-            operations: Vec::new(),
-        });
+        let report = Arc::new(report(&self.name, items));
         let output = |item: &Arc<Prepared>| {
             let mut data = vector(text_of(item), self.tilt, self.width);
             if mood == Mood::Nan {

@@ -41,6 +41,22 @@ impl Tokenize for Bytes {
     }
 }
 
+/// What a runner says of a batch that it ran.
+fn report(backend: &str, items: &[Arc<Prepared>]) -> RunReport {
+    RunReport {
+        backend: backend.to_owned(),
+        device: "test".into(),
+        precision: Precision::F32,
+        attention: BTreeMap::new(),
+        bucket: None,
+        sequences: items.len(),
+        tokens: items.iter().map(|item| item.num_tokens()).sum(),
+        padding_tokens: 0,
+        elapsed: Duration::ZERO,
+        operations: Vec::new(),
+    }
+}
+
 type Behaviour = Box<dyn Fn(&[Arc<Prepared>]) -> Result<Option<f32>, BackendError> + Send + Sync>;
 
 /// Answers with the sum of the bytes, after `behave`, which may fail, sleep, panic, or give a value to answer instead.
@@ -87,18 +103,7 @@ impl Runner for Sum {
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.largest.fetch_max(items.len(), Ordering::SeqCst);
         let instead = (self.behave)(items)?;
-        let report = Arc::new(RunReport {
-            backend: self.name.to_owned(),
-            device: "test".into(),
-            precision: Precision::F32,
-            attention: BTreeMap::new(),
-            bucket: None,
-            sequences: items.len(),
-            tokens: items.iter().map(|item| item.num_tokens()).sum(),
-            padding_tokens: 0,
-            elapsed: Duration::ZERO,
-            operations: Vec::new(),
-        });
+        let report = Arc::new(report(self.name, items));
         let output = |item: &Arc<Prepared>| {
             let nan = text_of(item).contains("nan");
             let value = if nan { f32::NAN } else { instead.unwrap_or_else(|| sum(text_of(item))) };
