@@ -123,7 +123,7 @@ fn side_report(side: &Side) -> SideReport {
             let info = local.backend.info();
             format!("{} on {}, {}", info.name, info.device, local.options.precision)
         }
-        None => side.deployment.label.clone(),
+        None => side.deployment.lanes.first().map_or_else(String::new, |lane| lane.runner().name().to_owned()),
     };
     SideReport { name: side.name.clone(), runs_on, cost: side.cost.clone() }
 }
@@ -181,17 +181,36 @@ impl Job<'_> {
         }
     }
 
+    /// One round, on copies of the two sides of its own where that is quick; the candidate's is made first in every other round.
+    fn round(&self, engines: &[Engine<'_>; 2], number: usize) -> Result<[JobRun; 4], CompareError> {
+        let again = |engine: &Engine<'_>| engine.side.again(self.tools.model);
+        let copies = if number.is_multiple_of(2) {
+            let candidate = again(&engines[1])?;
+            [again(&engines[0])?, candidate]
+        } else {
+            [again(&engines[0])?, again(&engines[1])?]
+        };
+        let start = |side| Engine::start(side, self.plan.batch_tokens, false);
+        let fresh = match &copies {
+            [Some(a), Some(b)] => Some([start(a)?, start(b)?]),
+            _ => None,
+        };
+        let [a, b] = fresh.as_ref().unwrap_or(engines);
+        let (first, second) = (self.run(a, false)?.0, self.run(b, false)?.0);
+        let (third, fourth) = (self.run(b, false)?.0, self.run(a, false)?.0);
+        Ok([first, second, third, fourth])
+    }
+
     fn measure(
         &self,
-        [a, b]: &[Engine<'_>; 2],
+        engines: &[Engine<'_>; 2],
         profiled: &[Engine<'_>; 2],
         paper: &[AttentionTime],
     ) -> Result<LengthResult, CompareError> {
         let (mut rounds, mut of_a, mut of_b) = (Vec::new(), Vec::new(), Vec::new());
         for round in 1..=self.plan.rounds.max(2) {
             (self.tools.progress)(&format!("chunks of {}: round {round}", self.chunk_tokens));
-            let (first, second) = (self.run(a, false)?.0, self.run(b, false)?.0);
-            let (third, fourth) = (self.run(b, false)?.0, self.run(a, false)?.0);
+            let [first, second, third, fourth] = self.round(engines, round)?;
             rounds
                 .push(Round { baseline: [first.seconds, fourth.seconds], candidate: [second.seconds, third.seconds] });
             of_a.extend([first, fourth]);
@@ -332,7 +351,7 @@ mod tests {
             batch: 1,
             baseline_us,
             candidate_us: baseline_us / 2.0,
-            gain: Some(Gain { mean: 2.0, low: 2.0, high: 2.0 }),
+            gain: Some(Gain { estimate: 2.0, low: 2.0, high: 2.0 }),
             refused: None,
         };
         let paper = [time(64, 10.0), time(128, 30.0)];

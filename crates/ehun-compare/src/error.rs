@@ -53,6 +53,14 @@ pub enum CompareError {
         /// What was wrong.
         message: String,
     },
+    /// A side that was compiled could not be compiled again.
+    #[error("{side}, compiled again for a round of its own: {message}")]
+    Again {
+        /// The side.
+        side: String,
+        /// What its backend said.
+        message: String,
+    },
     /// The system refused something.
     #[error("{what}: {source}")]
     Io {

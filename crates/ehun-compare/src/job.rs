@@ -106,6 +106,7 @@ impl<'a> Engine<'a> {
         let meter = Arc::new(Meter::default());
         let config = ServiceConfig {
             name: side.name.clone(),
+            workers: side.workers,
             batch_tokens,
             queue_tokens: (batch_tokens * 8).max(65_536),
             profile,

@@ -50,7 +50,7 @@ pub(crate) fn gains(found: &Comparison) -> Option<String> {
     let all = [
         Series { name: "attention alone".into(), color: BASELINE, points: points(|at| at.attention_gain) },
         Series { name: "allowed by its share".into(), color: ALLOWED, points: points(|at| at.allowed_gain) },
-        Series { name: "measured, 95 %".into(), color: CANDIDATE, points: points(|at| Some(at.gain.mean)) },
+        Series { name: "measured, 95 %".into(), color: CANDIDATE, points: points(|at| Some(at.gain.estimate)) },
     ];
     let bars: Vec<[(f64, f64); 2]> =
         found.pipeline.iter().map(|at| [(at.mean_tokens, at.gain.low), (at.mean_tokens, at.gain.high)]).collect();

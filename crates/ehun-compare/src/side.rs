@@ -10,6 +10,8 @@ use ehun_engine::{Deployment, HealthPolicy, ItemOutput, Lane, Prepared, Runner, 
 use ehun_models::Model;
 use serde::{Deserialize, Serialize};
 
+use crate::error::CompareError;
+
 /// What it costs to have a side, before the first document.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
@@ -49,9 +51,16 @@ pub struct Side {
     pub deployment: Arc<Deployment>,
     /// Where it runs, if that is this process.
     pub local: Option<Local>,
+    /// Batches that are run at the same time: one where this machine's cores do the work, several where they only wait.
+    pub workers: usize,
     /// What it costs to have.
     pub cost: Cost,
+    /// By which share each run of its backends is made longer.
+    handicap: Option<f64>,
 }
+
+/// Seconds of compiling up to which a side is compiled anew in each round.
+const QUICK: f64 = 1.0;
 
 impl Side {
     /// `model` compiled for a backend of this process. The outer error is the backend's refusals.
@@ -78,12 +87,47 @@ impl Side {
         };
         cost.memory_growth = resident() - memory;
         cost.libraries = loaded().difference(&libraries).cloned().collect();
-        Ok(Self { name: name.into(), deployment, local: Some(local), cost })
+        Ok(Self { name: name.into(), deployment, local: Some(local), workers: 1, cost, handicap: None })
+    }
+
+    /// `model` as a service elsewhere runs it: there is nothing to compile, and its weights, memory and attention are its own
+    /// affair. `workers` of its batches are under way at the same time.
+    pub fn remote(name: impl Into<String>, runner: Arc<dyn Runner>, workers: usize, model: &Arc<Model>) -> Self {
+        let lane = Lane::new(runner, HealthPolicy::default());
+        let deployment = Deployment::of_lanes(Arc::clone(model), vec![lane]);
+        let notes = vec!["a service elsewhere: weights, memory and attention are not seen from here".to_owned()];
+        let cost = Cost { notes, ..Cost::default() };
+        Self { name: name.into(), deployment, local: None, workers, cost, handicap: None }
+    }
+
+    /// The same side compiled anew; nothing where that takes long or cannot be done from here. Where its memory happens to lie
+    /// makes one copy of a model faster than another by some per cent for as long as both live: more rounds with the same two
+    /// copies would only be surer of that.
+    ///
+    /// # Errors
+    /// What the backend says, which has compiled the same before.
+    pub(crate) fn again(&self, model: &Arc<Model>) -> Result<Option<Self>, CompareError> {
+        let Some(local) = self.local.clone().filter(|_| self.cost.compile_seconds < QUICK) else { return Ok(None) };
+        let side = Self::local(self.name.clone(), local, model).map_err(|refusals| {
+            let why: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+            CompareError::Again { side: self.name.clone(), message: why.join("; ") }
+        })?;
+        let side = match self.handicap {
+            Some(share) => side.slowed(share),
+            None => side,
+        };
+        Ok(Some(side))
     }
 
     /// The side with every run of its backends made longer by `share` of its own time: a handicap of a known size, to see
     /// whether a comparison finds it.
-    pub fn handicapped(mut self, share: f64) -> Self {
+    pub fn handicapped(self, share: f64) -> Self {
+        let mut side = self.slowed(share);
+        side.name += &format!(" + {:.0} %", 100.0 * share);
+        side
+    }
+
+    fn slowed(mut self, share: f64) -> Self {
         let slow = |lane: &Arc<Lane>| {
             let runner = Slowed { inner: Arc::clone(lane.runner()), share };
             Lane::new(Arc::new(runner), HealthPolicy::default())
@@ -94,7 +138,7 @@ impl Side {
             tokenizer: Arc::clone(&self.deployment.tokenizer),
             lanes: self.deployment.lanes.iter().map(slow).collect(),
         });
-        self.name += &format!(" + {:.0} %", 100.0 * share);
+        self.handicap = Some(share);
         self
     }
 }

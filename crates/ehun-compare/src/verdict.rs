@@ -146,8 +146,8 @@ mod tests {
     use crate::stats::tests::simulated;
     use crate::stats::{Random, gain};
 
-    fn of(mean: f64) -> Gain {
-        Gain { mean, low: mean - 0.005, high: mean + 0.005 }
+    fn of(estimate: f64) -> Gain {
+        Gain { estimate, low: estimate - 0.005, high: estimate + 0.005 }
     }
 
     #[test]

@@ -63,17 +63,27 @@ pub enum Choice {
     Fixed(AttentionKernel),
 }
 
-/// Longest sequence that gets `naive` under [`Choice::Auto`].
-const NAIVE_UP_TO: usize = 64;
+/// Longest sequence that gets `naive` under [`Choice::Auto`], for each instruction set: where the curve of docs/benchmarks.md
+/// (`cargo xtask bench attention`) has `flash` ahead over the head widths. With AVX-512 the two are level up to there; with AVX2 `flash`
+/// is ahead from 96 tokens on. For NEON there is no curve: the portable code's constant.
+const fn naive_up_to(isa: Isa) -> usize {
+    if isa.has_avx512() { 384 } else { 64 }
+}
 
 impl Choice {
     /// The kernel of a sequence of `len` tokens. A table fixed at build time: bits must not depend on a clock.
     #[must_use]
-    pub fn kernel(self, len: usize) -> AttentionKernel {
+    pub fn kernel(self, isa: Isa, len: usize) -> AttentionKernel {
+        if len <= self.longest_naive(isa, len) { AttentionKernel::Naive } else { AttentionKernel::Flash }
+    }
+
+    /// The longest sequence that `naive` gets, of those up to `longest` tokens.
+    #[must_use]
+    pub fn longest_naive(self, isa: Isa, longest: usize) -> usize {
         match self {
-            Self::Fixed(kernel) => kernel,
-            Self::Auto if len <= NAIVE_UP_TO => AttentionKernel::Naive,
-            Self::Auto => AttentionKernel::Flash,
+            Self::Fixed(AttentionKernel::Naive) => longest,
+            Self::Fixed(AttentionKernel::Flash) => 0,
+            Self::Auto => naive_up_to(isa).min(longest),
         }
     }
 }
@@ -124,7 +134,7 @@ pub fn attention(
     }
     let bias = PreparedBias::new(spec, tables, longest);
     let setup = Setup { isa, spec, inputs, bias: &bias, tile_rows, tile_cols };
-    let tasks = tasks(choice, spec, cu_seqlens, tile_rows);
+    let tasks = tasks(isa, choice, spec, cu_seqlens, tile_rows);
     // Sequences of several tasks a head: the tasks that start them stand for them.
     let shared = tasks.iter().filter(|t| t.head == 0 && t.queries.start == 0 && t.queries.len() < t.sequence.len());
     let packed = PackedSequences::new(&setup, pool, shared.map(|t| t.sequence.clone()));
@@ -199,12 +209,12 @@ const BLOCK: usize = 256;
 const TILES_PER_TASK: usize = 16;
 
 /// Cuts the batch into tasks, the longest sequences first, so that no long task is left for the end.
-fn tasks(choice: Choice, spec: &AttentionSpec, cu_seqlens: &[usize], tile_rows: usize) -> Vec<Task> {
+fn tasks(isa: Isa, choice: Choice, spec: &AttentionSpec, cu_seqlens: &[usize], tile_rows: usize) -> Vec<Task> {
     let mut sequences: Vec<_> = cu_seqlens.windows(2).map(|w| w[0]..w[1]).filter(|s| !s.is_empty()).collect();
     sequences.sort_by_key(|s| std::cmp::Reverse(s.len()));
     let mut tasks = Vec::with_capacity(sequences.len() * spec.num_heads);
     for sequence in sequences {
-        let kernel = choice.kernel(sequence.len());
+        let kernel = choice.kernel(isa, sequence.len());
         // The disentangled bias multiplies every key with the position table once per task, so a task has all queries.
         let whole = kernel == AttentionKernel::Naive || matches!(spec.bias, Bias::Disentangled { .. });
         let step = if whole { sequence.len() } else { tile_rows * TILES_PER_TASK };
@@ -250,6 +260,13 @@ impl Setup<'_> {
             k: self.inputs.k.part(sequence.clone(), columns(d)),
             v: self.inputs.v.part(sequence.clone(), columns(value_dim)),
         }
+    }
+
+    /// Keys that a row of the tile sees, from the start of a panel on: what one row does not see of them has the weight zero.
+    fn seen(&self, tile: &Range<usize>, len: usize) -> Range<usize> {
+        let end = self.spec.band.visible(tile.end - 1, len).end;
+        let start = self.spec.band.visible(tile.start, len).start.min(end);
+        start / self.tile_cols * self.tile_cols..end
     }
 
     /// Cuts rows into nearly equal tiles.

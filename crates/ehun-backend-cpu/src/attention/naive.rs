@@ -27,7 +27,8 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, ahead: &Ahead<'_>, scratch: &m
     let stride = len.next_multiple_of(cols) + cols;
     let scores = scores.at_least(len * stride);
     for tile in setup.tiles(0..len) {
-        for panel in 0..len.div_ceil(cols) {
+        let seen = setup.seen(&tile, len);
+        for panel in seen.start / cols..seen.end.div_ceil(cols) {
             // SAFETY: the queries have these rows; the panel is one of the keys'; the scores have room for all of them.
             isa.run(unsafe {
                 let b = k.as_ptr().add(panel * cols * d);
@@ -41,26 +42,21 @@ pub(super) fn run(setup: &Setup<'_>, task: &Task, ahead: &Ahead<'_>, scratch: &m
         ahead.ask(number, count);
         out.ask(task, tile.clone(), spec.value_dim);
         bias.enter_tile(setup, MatRef::new(&q[tile.start * d..], tile.len(), d, d));
-        isa.run(WholeRows(ScoreTile {
-            spec,
-            bias: &bias,
-            len,
-            queries: tile.clone(),
-            keys: 0..len,
-            block: 0,
-            scores: &mut scores[tile.start * stride..],
-            stride,
-        }));
+        let keys = setup.seen(&tile, len);
+        let scores = &mut scores[tile.start * stride + keys.start..];
+        isa.run(WholeRows(ScoreTile { spec, bias: &bias, len, queries: tile, keys, block: 0, scores, stride }));
     }
     let o = o.at_least(setup.tile_rows * width);
     for tile in setup.tiles(0..len) {
+        let seen = setup.seen(&tile, len);
         for panel in 0..width / cols {
-            // SAFETY: the weights have these rows of `len` columns; the panel has `len` rows; the sums hold a tile.
+            // SAFETY: the weights have these rows of `len` columns, of which `seen` are some; the panel has `len` rows; the sums
+            // hold a tile.
             isa.run(unsafe {
-                let a = scores.as_ptr().add(tile.start * stride);
-                let b = v.as_ptr().add(panel * len * cols);
+                let a = scores.as_ptr().add(tile.start * stride + seen.start);
+                let b = v.as_ptr().add((panel * len + seen.start) * cols);
                 let c = o.as_mut_ptr().add(panel * cols);
-                Tile::new(Start::Zero, tile.len(), len, a, stride, b, c, width)
+                Tile::new(Start::Zero, tile.len(), seen.len(), a, stride, b, c, width)
             });
         }
         isa.run(WriteRows {

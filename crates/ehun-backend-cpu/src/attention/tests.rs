@@ -228,10 +228,14 @@ fn large_scores_do_not_overflow() {
 
 #[test]
 fn auto_decides_by_the_length_alone() {
-    assert_eq!(Choice::Auto.kernel(1), AttentionKernel::Naive);
-    assert_eq!(Choice::Auto.kernel(8192), AttentionKernel::Flash);
-    for kernel in KERNELS {
-        assert_eq!(Choice::Fixed(kernel).kernel(100), kernel);
+    for isa in isas() {
+        let up_to = if isa.name().starts_with("avx512") { 384 } else { 64 };
+        for (len, kernel) in [(1, 0), (up_to, 0), (up_to + 1, 1), (8192, 1)] {
+            assert_eq!(Choice::Auto.kernel(isa, len), [AttentionKernel::Naive, AttentionKernel::Flash][kernel]);
+        }
+        for kernel in KERNELS {
+            assert_eq!(Choice::Fixed(kernel).kernel(isa, 100), kernel);
+        }
     }
 }
 

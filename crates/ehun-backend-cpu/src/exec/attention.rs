@@ -90,31 +90,13 @@ struct Native {
     choice: Choice,
 }
 
-/// The longest sequence that `naive` gets where the kernel is chosen by length, of those up to `longest`.
-fn longest_naive(choice: Choice, longest: usize) -> usize {
-    let naive = |len: &usize| choice.kernel(*len) == Kernel::Naive;
-    match choice {
-        Choice::Fixed(Kernel::Naive) => longest,
-        Choice::Fixed(Kernel::Flash) => 0,
-        // The choice falls once, so the last length that gets `naive` is found by halving.
-        Choice::Auto => {
-            let (mut low, mut high) = (0, longest + 1);
-            while high - low > 1 {
-                let middle = low.midpoint(high);
-                if naive(&middle) { low = middle } else { high = middle }
-            }
-            low
-        }
-    }
-}
-
 impl AttentionKernel for Native {
     fn describe(&self) -> String {
         match self.choice {
             Choice::Fixed(kernel) => kernel.name().to_owned(),
             Choice::Auto => {
                 let (naive, flash) = (Kernel::Naive.name(), Kernel::Flash.name());
-                format!("{naive} up to {} tokens, {flash} above", longest_naive(self.choice, 1 << 20))
+                format!("{naive} up to {} tokens, {flash} above", self.choice.longest_naive(self.isa, 1 << 20))
             }
         }
     }
@@ -139,14 +121,14 @@ impl AttentionKernel for Native {
     }
 
     fn name_for(&self, len: usize) -> &str {
-        self.choice.kernel(len).name()
+        self.choice.kernel(self.isa, len).name()
     }
 
     fn scratch_bytes(&self, spec: &AttentionSpec, longest: usize) -> usize {
         // Queries, keys, values and scores as the kernels hold them, panels and strides rounded up.
         let padded = |len: usize| len.next_multiple_of(64);
         let widths = spec.head_dim * 2 + padded(spec.value_dim) * 2;
-        let naive = longest_naive(self.choice, longest);
+        let naive = self.choice.longest_naive(self.isa, longest);
         let values_of_naive = padded(naive) * (naive + 64 + widths);
         let values_of_flash = if naive < longest { (256 + 64) * (widths + 64) } else { 0 };
         let values_of_bias = match &spec.bias {
@@ -242,7 +224,7 @@ mod tests {
     #[test]
     fn the_rule_is_described_as_it_is() {
         let kernel = choose(Isa::best(), &Attention::Auto, Guard::Off).unwrap();
-        let up_to = longest_naive(Choice::Auto, 1 << 20);
+        let up_to = Choice::Auto.longest_naive(Isa::best(), 1 << 20);
         assert_eq!((kernel.name_for(up_to), kernel.name_for(up_to + 1)), ("naive", "flash"));
         assert!(kernel.describe().contains(&up_to.to_string()));
     }

@@ -132,6 +132,16 @@ impl Isa {
         }
     }
 
+    /// Whether its vectors are those of AVX-512.
+    #[must_use]
+    pub const fn has_avx512(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 | Kind::Avx512Vnni => true,
+            _ => false,
+        }
+    }
+
     /// Instantiates and runs a kernel with this instruction set.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {

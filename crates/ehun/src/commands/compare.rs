@@ -16,7 +16,7 @@ use ehun_models::{LoadOptions, Model};
 use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::{json_line, line};
-use crate::session::{at_least_one, checkpoint, producer, program_cache, registry};
+use crate::session::{at_least_one, checkpoint, producer, program_cache, registry, workers};
 
 /// Flags of `ehun compare`.
 #[derive(Debug, Args)]
@@ -24,7 +24,8 @@ pub struct Compare {
     /// Files and folders
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// What is in use: `BACKEND[/ATTENTION][/PRECISION]`, as cpu/naive or xla:cpu/blocked, or an attention plug-in file
+    /// What is in use: `BACKEND[/ATTENTION][/PRECISION]`, as cpu/naive or xla:cpu/blocked; an attention plug-in file; or the address
+    /// of a service elsewhere that serves the same model, as openai+http://host/v1#model
     #[arg(long, value_name = "SIDE")]
     baseline: Spec,
     /// What might be used instead, written in the same way
@@ -79,6 +80,10 @@ impl std::str::FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let name = text.to_owned();
+        if ehun_remote::is_remote(text) {
+            let (attention, precision) = (Attention::default(), Precision::default());
+            return Ok(Self { backend: name.clone(), name, attention, precision });
+        }
         let is_file = text.starts_with(['.', '/']) || text.ends_with(".so") || text.ends_with(".dylib");
         let begins_with_backend = text.split('/').next().is_some_and(|first| !first.is_empty() && !first.contains('.'));
         if is_file && !(begins_with_backend && text.contains('/') && is_backend(text)) {
@@ -186,6 +191,12 @@ impl Compare {
         model: &Arc<Model>,
         longest: usize,
     ) -> Result<Result<Side, Vec<ehun_backend::Refusal>>, CommandError> {
+        if ehun_remote::is_remote(&spec.backend) {
+            let runner = ehun_remote::open(&spec.backend, Arc::clone(model), None)?;
+            let mut side = Side::remote(&spec.name, runner, workers(&[&spec.backend]), model);
+            side.cost.start_seconds = self.start_seconds(spec);
+            return Ok(Ok(side));
+        }
         let libraries = ehun_compare::loaded();
         let backend = registry().open(&spec.backend)?;
         let options = Options {
@@ -277,6 +288,7 @@ mod tests {
             ("/x/b.so", "cpu", file("/x/b.so"), Precision::F32),
             ("cpu/./a/b.so", "cpu", file("./a/b.so"), Precision::F32),
             ("cpu/./a/b.so/int8", "cpu", file("./a/b.so"), Precision::Int8),
+            ("tei+http://h:1/x", "tei+http://h:1/x", Attention::Auto, Precision::F32),
         ] {
             let want = Spec { name: text.into(), backend: backend.into(), attention, precision };
             assert_eq!(text.parse::<Spec>(), Ok(want));

@@ -51,6 +51,19 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// XLA's CPU plugin, where it was fetched.
+pub fn xla_cpu_plugin() -> Option<PathBuf> {
+    let path = root().join(".cache/plugins/xla-cpu/pjrt_c_api_cpu_plugin.so");
+    path.exists().then_some(path)
+}
+
+/// ONNX Runtime's library, where it was fetched.
+pub fn onnxruntime() -> Option<PathBuf> {
+    let files = std::fs::read_dir(root().join(".cache/plugins/onnxruntime")).ok()?;
+    let mut paths = files.flatten().map(|entry| entry.path());
+    paths.find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libonnxruntime.so")))
+}
+
 /// All rows of a table, in one batch.
 pub fn table(path: &Path) -> RecordBatch {
     let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -5,7 +5,8 @@ use std::path::Path;
 use ehun_compare::Comparison;
 use ehun_compare::verdict::Advice;
 
-use crate::common::{ehun, write_all};
+use crate::common::{Ran, command, ehun, onnxruntime, root, write_all, xla_cpu_plugin};
+use crate::server::{Server, free_address};
 
 /// Documents of a few chunks each.
 fn documents(folder: &Path) -> String {
@@ -20,7 +21,14 @@ fn documents(folder: &Path) -> String {
 fn compare(arguments: &[&str]) -> Comparison {
     let mut all = vec!["compare", "--json", "--rounds", "2", "--lengths", "16,64"];
     all.extend(arguments);
-    serde_json::from_str(&ehun(&all).expect(0)).unwrap()
+    let mut command = command(&all);
+    // Backends whose libraries were fetched are found by these.
+    command.envs(xla_cpu_plugin().map(|path| ("EHUN_PJRT_PLUGIN_CPU", path)));
+    command.envs(onnxruntime().map(|path| ("EHUN_ONNXRUNTIME", path)));
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let ran = Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
+    serde_json::from_str(&ran.expect(0)).unwrap()
 }
 
 #[test]
@@ -55,7 +63,7 @@ fn both_kernels_do_the_same_job_and_every_part_of_the_report_is_there() {
         assert_eq!(at.candidate.kernels.keys().collect::<Vec<_>>(), ["flash"]);
         let (share, allowed, most) = (at.attention_share.unwrap(), at.allowed_gain.unwrap(), at.most_gain.unwrap());
         assert!(share > 0.0 && share < 1.0 && allowed <= most && !at.estimated, "{share} {allowed} {most}");
-        assert!(at.gain.low <= at.gain.mean && at.gain.mean <= at.gain.high && at.rounds.len() == 2);
+        assert!(at.gain.low <= at.gain.estimate && at.gain.estimate <= at.gain.high && at.rounds.len() == 2);
         let stages = at.baseline.stages;
         assert!(stages.parse > 0.0 && stages.tokenize > 0.0 && stages.run > 0.0 && stages.write > 0.0, "{stages:?}");
     }
@@ -104,4 +112,34 @@ fn labels_of_a_classifier_are_compared() {
     ]);
     let flips = found.drift.flips.unwrap();
     assert!(flips.changed == 0 && flips.compared as u64 == found.pipeline[0].baseline.chunks && flips.compared > 6);
+}
+
+#[test]
+fn other_backends_and_services_elsewhere_are_sides_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let inputs = documents(folder.path());
+    let golden = root().join("goldens/st-mean");
+    let golden = golden.to_str().unwrap();
+    let server = Server::start(&["--model", golden], free_address());
+    let address = |scheme: &str, rest: &str| format!("{scheme}://{}{rest}", server.address);
+    let mut sides = vec![address("tei+http", ""), address("openai+http", "/v1#default")];
+    for (side, found) in [("xla:cpu/native", xla_cpu_plugin()), ("onnx", onnxruntime())] {
+        match found {
+            Some(_) => sides.push(side.to_owned()),
+            None => println!("not run: {side}, whose library was not fetched (cargo xtask plugins)"),
+        }
+    }
+    for side in &sides {
+        let candidate = ["--model", golden, "--baseline", "cpu", "--candidate", side, "--chunk-tokens", "32", &inputs];
+        let found = compare(&candidate);
+        let (at, cosines) = (&found.pipeline[0], found.drift.cosines.unwrap());
+        assert_eq!((at.candidate.documents, at.candidate.chunks), (6, at.baseline.chunks), "{side}");
+        assert!(cosines.worst > 0.999_99 && found.drift.missing == 0, "{side}: {cosines:?}");
+        assert!(found.candidate.cost.start_seconds.is_some() && found.candidate.name == *side, "{side}");
+        // Attention elsewhere cannot be run alone, and what is estimated says so.
+        let elsewhere = side.contains("+http");
+        assert_eq!(found.paper.iter().all(|time| time.gain.is_some()), !found.paper.is_empty(), "{side}");
+        assert_eq!((found.paper.is_empty(), at.attention_share.is_none()), (elsewhere, elsewhere), "{side}");
+        assert!(found.candidate.runs_on.contains(side.split('/').next().unwrap()), "{}", found.candidate.runs_on);
+    }
 }

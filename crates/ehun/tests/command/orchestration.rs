@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::{command, ehun, root};
+use crate::common::{command, ehun, root, xla_cpu_plugin};
 
 /// A server that is killed when the test ends.
 struct Server {
@@ -25,7 +24,7 @@ impl Server {
     fn start(arguments: &[&str]) -> Self {
         let all = [&["serve", "--listen", "127.0.0.1:0"], arguments].concat();
         let mut command = command(&all);
-        if let Some(plugin) = plugin() {
+        if let Some(plugin) = xla_cpu_plugin() {
             command.env("EHUN_PJRT_PLUGIN_CPU", plugin);
         }
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -99,11 +98,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn plugin() -> Option<PathBuf> {
-    let path = root().join(".cache/plugins/xla-cpu/pjrt_c_api_cpu_plugin.so");
-    path.exists().then_some(path)
 }
 
 fn send(mut stream: TcpStream, text: &str) -> TcpStream {
@@ -185,7 +179,7 @@ fn swaps_under_load_fail_nothing_and_give_memory_back() {
 
 #[test]
 fn swaps_between_the_cpu_and_xla_under_load_fail_nothing() {
-    if plugin().is_none() {
+    if xla_cpu_plugin().is_none() {
         println!("not run: no XLA CPU plugin (cargo xtask plugins)");
         return;
     }
