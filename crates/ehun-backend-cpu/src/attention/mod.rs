@@ -63,11 +63,11 @@ pub enum Choice {
     Fixed(AttentionKernel),
 }
 
-/// Longest sequence that gets `naive` under [`Choice::Auto`], for each instruction set: where the curve of docs/benchmarks.md
-/// (`cargo xtask bench attention`) has `flash` ahead over the head widths. With AVX-512 the two are level up to there; with AVX2 `flash`
-/// is ahead from 96 tokens on. For NEON there is no curve: the portable code's constant.
+/// Longest sequence that gets `naive` under [`Choice::Auto`], for each instruction set: up to where the curve of
+/// docs/benchmarks.md (`cargo xtask bench attention`) has it no slower than `flash` in the mean over head widths. With AVX-512 the two
+/// are level up to there. For NEON there is no curve: it has the constant of AVX2, whose tiles are of a like size.
 const fn naive_up_to(isa: Isa) -> usize {
-    if isa.has_avx512() { 384 } else { 64 }
+    if isa.has_avx512() { 512 } else { 128 }
 }
 
 impl Choice {

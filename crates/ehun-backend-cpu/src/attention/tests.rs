@@ -229,7 +229,7 @@ fn large_scores_do_not_overflow() {
 #[test]
 fn auto_decides_by_the_length_alone() {
     for isa in isas() {
-        let up_to = if isa.name().starts_with("avx512") { 384 } else { 64 };
+        let up_to = if isa.name().starts_with("avx512") { 512 } else { 128 };
         for (len, kernel) in [(1, 0), (up_to, 0), (up_to + 1, 1), (8192, 1)] {
             assert_eq!(Choice::Auto.kernel(isa, len), [AttentionKernel::Naive, AttentionKernel::Flash][kernel]);
         }
