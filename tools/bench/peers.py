@@ -188,6 +188,7 @@ def main():
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--peers", default="onnxruntime,onnxruntime-int8,openvino,sentence-transformers")
     parser.add_argument("--json")
+    parser.add_argument("--markdown", help="the file whose section for this model is written anew")
     arguments = parser.parse_args()
 
     import corpus
@@ -235,6 +236,34 @@ def main():
         report["latency"][name] = {"median_ms": one * 1e3, "p99_ms": p99 * 1e3, "ratio": one_ratio}
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=1))
+    if arguments.markdown:
+        write_section(Path(arguments.markdown), Path(arguments.model).name, tables(report))
+
+
+def tables(report):
+    """The report as a Markdown table."""
+    lines = [
+        f"{report['texts']} texts, {report['threads']} threads, {report['rounds']} rounds.",
+        "",
+        "| contestant | texts/s | ratio | spread | one text, ms | p99, ms | ratio |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, bulk in report["throughput"].items():
+        one = report["latency"][name]
+        lines.append(
+            f"| {name} | {bulk['texts_per_second']:.1f} | {bulk['ratio']:.2f} | {bulk['least']:.2f} to {bulk['most']:.2f} "
+            f"| {one['median_ms']:.2f} | {one['p99_ms']:.2f} | {one['ratio']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def write_section(file, model, text):
+    """Puts the table between the two comments that name the model, at the end of the file where there are none."""
+    begin, end = f"<!-- bench peers: {model} -->", "<!-- end of bench peers -->"
+    whole = file.read_text()
+    before, found, rest = whole.partition(begin)
+    after = rest.partition(end)[2] if found else "\n"
+    file.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 if __name__ == "__main__":

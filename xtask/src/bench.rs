@@ -50,9 +50,11 @@ fn peers(rest: &[String]) -> Outcome {
     let contestant = text(target().join("release/examples/contestant"));
     let script = text(folder.join("peers.py"));
     let half = text(root().join("assets/model"));
-    let mut command =
-        program(&python, &[script, "--ehun".into(), contestant, "--model".into(), text(model), "--half".into(), half]);
-    run(command.args(rest))
+    let page = text(root().join("docs/benchmarks.md"));
+    // What `rest` says comes after, and so it wins.
+    let ours =
+        ["--ehun", &contestant, "--model", &text(model), "--half", &half, "--markdown", &page].map(str::to_owned);
+    run(program(&python, &[vec![script], ours.to_vec()].concat()).args(rest))
 }
 
 /// The attention kernels over the length.
