@@ -93,6 +93,7 @@ impl Side {
             model: self.deployment.model.clone(),
             tokenizer: Arc::clone(&self.deployment.tokenizer),
             lanes: self.deployment.lanes.iter().map(slow).collect(),
+            left_out: self.deployment.left_out.clone(),
         });
         self.name += &format!(" + {:.0} %", 100.0 * share);
         self
