@@ -28,7 +28,7 @@ pub mod pjrt;
 pub mod plugins;
 pub mod worker;
 
-pub use backend::{OnProgress, Progress, XlaBackend, XlaConfig, XlaFactory, attention_signatures, read_attention};
+pub use backend::{XlaBackend, XlaConfig, XlaFactory, attention_signatures, read_attention};
 pub use choice::{Attempt, BucketReport};
 pub use error::XlaError;
 pub use executable::{XlaExecutable, compilations};

@@ -1,6 +1,8 @@
 //! Everything around the compiler that can be broken: each a typed error or a note, and what is left works.
 
 mod common;
+#[path = "common/fallback.rs"]
+mod fallback;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

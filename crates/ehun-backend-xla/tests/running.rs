@@ -4,8 +4,10 @@ mod common;
 
 use std::sync::Arc;
 
-use ehun_backend::{Attention, BackendError, Bucket, BucketChoice, Executable, Options, Precision, RunOptions};
-use ehun_backend_xla::{Form, OnProgress, XlaConfig, attention_signatures};
+use ehun_backend::{
+    Attention, BackendError, Bucket, BucketChoice, Executable, OnProgress, Options, Precision, RunOptions,
+};
+use ehun_backend_xla::{Form, XlaConfig, attention_signatures};
 use ehun_conformance::Interpreter;
 use ehun_graph::{
     Activation, AttentionSpec, Band, Graph, GraphBuilder, Index, PoolingMode, RaggedBatch, RotaryScaling, RotarySpec,

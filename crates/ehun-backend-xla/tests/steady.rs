@@ -2,10 +2,11 @@
 //! and what no bucket holds is refused with the reason.
 //!
 //! The counters are those of the process, so this file has one test. `cargo xtask soak` runs it with `EHUN_REQUESTS=10000`.
+//! `EHUN_MODEL` names the folder of another model than the small golden one, `EHUN_LONGEST` the most tokens of a text.
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,10 +34,12 @@ fn resident_kib() -> i64 {
 #[test]
 fn random_requests_compile_nothing_and_leave_nothing() {
     let Some(backend) = common::backend() else { return };
-    let requests: usize = std::env::var("EHUN_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<usize>().expect(name));
+    let requests = number("EHUN_REQUESTS").unwrap_or(400);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/st-mean");
-    let model = Arc::new(Model::load(&Checkpoint::open(golden).unwrap(), &LoadOptions::default()).unwrap());
-    let most = model.max_tokens();
+    let folder = std::env::var_os("EHUN_MODEL").map_or(golden, PathBuf::from);
+    let model = Arc::new(Model::load(&Checkpoint::open(folder).unwrap(), &LoadOptions::default()).unwrap());
+    let most = number("EHUN_LONGEST").unwrap_or(usize::MAX).min(model.max_tokens());
     assert!(most >= 16, "{most}");
     let held = most - most / 4;
     let handles_at_start = live_handles();

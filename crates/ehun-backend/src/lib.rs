@@ -40,6 +40,7 @@ mod error;
 mod executable;
 mod options;
 mod pieces;
+mod progress;
 mod registry;
 pub mod wheel;
 
@@ -50,4 +51,5 @@ pub use executable::{
 };
 pub use options::{Attention, BucketChoice, Options, Precision};
 pub use pieces::{Piece, run_pieces};
+pub use progress::{OnProgress, Progress};
 pub use registry::{BackendFactory, BackendStatus, Registry, Unavailable};

@@ -71,6 +71,11 @@ impl Registry {
         self.factories.iter().flat_map(|factory| factory.names()).collect()
     }
 
+    /// Whether `name` is a backend of this program, to be had here or not.
+    pub fn knows(&self, name: &str) -> bool {
+        self.factories.iter().any(|factory| factory.knows(name))
+    }
+
     /// Opens the backend `name`.
     pub fn open(&self, name: &str) -> Result<Arc<dyn Backend>, Unavailable> {
         match self.factories.iter().find(|factory| factory.knows(name)) {

@@ -137,6 +137,7 @@ impl Side {
             model: self.deployment.model.clone(),
             tokenizer: Arc::clone(&self.deployment.tokenizer),
             lanes: self.deployment.lanes.iter().map(slow).collect(),
+            left_out: self.deployment.left_out.clone(),
         });
         self.handicap = Some(share);
         self

@@ -8,6 +8,7 @@ use ehun_graph::GraphError;
 use ehun_models::Model;
 
 use crate::error::EngineError;
+use crate::fallback::LeftOut;
 use crate::health::HealthState;
 use crate::item::{Prepared, Tokenize};
 use crate::lane::{Lane, LaneError};
@@ -25,6 +26,8 @@ pub struct Deployment {
     pub tokenizer: Arc<dyn Tokenize>,
     /// The backends, the preferred first.
     pub lanes: Vec<Arc<Lane>>,
+    /// Backends that were to be among them and could not be made ready.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl std::fmt::Debug for Deployment {

@@ -9,6 +9,7 @@
 //! - every item is answered once: with the model's output or with an [`EngineError`];
 //! - an item that is wrong, or that breaks a backend, takes no other with it;
 //! - a batch that a backend fails is run on the next one, within the deadline;
+//! - a backend that cannot be made ready is left out where another is named, with the reason on record ([`LeftOut`]);
 //! - an answer that is not a finite number is never given out;
 //! - batching, threads and time change no answer: they only decide when it comes (and, where a backend has buckets, in
 //!   which bucket; the report names it);
@@ -19,6 +20,7 @@ mod admission;
 mod clock;
 mod deployment;
 mod error;
+mod fallback;
 mod health;
 mod item;
 mod lane;
@@ -35,6 +37,7 @@ pub mod tasks;
 
 pub use deployment::Deployment;
 pub use error::EngineError;
+pub use fallback::{LeftOut, NoBackend};
 pub use health::{HealthPolicy, HealthReport, HealthState};
 pub use item::{Input, ItemOptions, Prepared, Prompt, Tokenize, Tokenized, Truncation};
 pub use lane::Lane;

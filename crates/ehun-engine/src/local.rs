@@ -7,6 +7,7 @@ use ehun_models::{Model, ModelError, Side, Task, TextInput};
 
 use crate::deployment::Deployment;
 use crate::error::EngineError;
+use crate::fallback::LeftOut;
 use crate::health::HealthPolicy;
 use crate::item::{Input, ItemOptions, Prompt, Tokenize, Tokenized, Truncation};
 use crate::lane::Lane;
@@ -41,11 +42,17 @@ impl Deployment {
     /// `model` on lanes that are there already, the preferred first: compiled here ([`Lane::of_model`]) or services elsewhere
     /// that serve the same model.
     pub fn of_lanes(model: Arc<Model>, lanes: Vec<Arc<Lane>>) -> Arc<Self> {
+        Self::of_lanes_without(model, lanes, Vec::new())
+    }
+
+    /// The same without the backends of `left_out`.
+    pub(crate) fn of_lanes_without(model: Arc<Model>, lanes: Vec<Arc<Lane>>, left_out: Vec<LeftOut>) -> Arc<Self> {
         let label = match model.revision() {
             Some(revision) => format!("{}@{revision}", model.name()),
             None => model.name().to_owned(),
         };
-        Arc::new(Self { label, tokenizer: Arc::clone(&model) as Arc<dyn Tokenize>, model: Some(model), lanes })
+        let tokenizer = Arc::clone(&model) as Arc<dyn Tokenize>;
+        Arc::new(Self { label, tokenizer, model: Some(model), lanes, left_out })
     }
 }
 

@@ -156,6 +156,7 @@ async fn act(
                 HostError::Unknown(_) => Kind::NotFound,
                 HostError::Load(_) => Kind::Invalid,
                 HostError::Threads(_) => Kind::Unavailable,
+                HostError::Starting(_) => Kind::Starting,
                 HostError::Busy(_) | HostError::Rollout(_) | HostError::Reload(_) => Kind::Conflict,
             };
             Fault::new(kind, error.to_string()).response(Style::OpenAi)

@@ -8,7 +8,7 @@ use ehun_documents::WorkerPool;
 use ehun_models::Task;
 
 use crate::auth::{Key, Keys};
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use crate::metrics::Metrics;
 pub use crate::services::Served;
 use crate::services::Services;
@@ -103,9 +103,17 @@ impl App {
         self.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 
-    /// Whether new requests are welcome.
+    /// Whether new requests are welcome: every service has been loaded, and the server is not ending.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::SeqCst)
+        self.readiness().is_ok()
+    }
+
+    /// The same, with the reason why not.
+    pub fn readiness(&self) -> Result<(), Fault> {
+        if !self.ready.load(Ordering::SeqCst) {
+            return Err(Fault::new(Kind::Unavailable, "the server is ending"));
+        }
+        self.services.starting().map_or(Ok(()), |entry| Err(entry.is_starting()))
     }
 
     /// From now on says that it is not ready, so that a balancer sends no more.

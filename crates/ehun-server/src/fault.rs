@@ -35,7 +35,7 @@ pub enum Kind {
     Backend,
     /// The service is ending or not ready yet.
     Unavailable,
-    /// The service was idle and is being loaded.
+    /// The service is being loaded: since the server started, or because it was idle.
     Starting,
     /// A body or a header that does not come.
     Slow,
@@ -52,6 +52,10 @@ pub struct Fault {
     pub message: String,
     /// The field that is wrong, where it is one.
     pub param: Option<&'static str>,
+    /// When to come again, where that is known better than by the kind.
+    pub retry_after: Option<Duration>,
+    /// Whether the request may wait until its service is loaded, instead of this answer.
+    pub waits: bool,
 }
 
 /// How a wire format words its errors.
@@ -72,7 +76,7 @@ pub enum Style {
 impl Fault {
     /// A fault of `kind`.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None }
+        Self { kind, message: message.into(), param: None, retry_after: None, waits: false }
     }
 
     /// A request whose content cannot be done.
@@ -124,6 +128,7 @@ impl Fault {
                     Kind::NotFound => Some("model_not_found"),
                     Kind::Unauthorized => Some("invalid_api_key"),
                     Kind::Overloaded => Some("rate_limit_exceeded"),
+                    Kind::Starting => Some("starting"),
                     _ => None,
                 };
                 json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
@@ -142,17 +147,23 @@ impl Fault {
             Style::Oip => json!({"error": self.message}),
         };
         let mut response = (status, Json(body)).into_response();
-        if self.kind == Kind::Starting {
-            response.extensions_mut().insert(Starting);
-        }
-        if matches!(self.kind, Kind::Overloaded | Kind::Starting) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
-        }
+        self.mark(&mut response);
         response
     }
 }
 
 impl Fault {
+    /// Says when to come again, and that the request may wait.
+    fn mark(&self, response: &mut Response) {
+        if self.waits {
+            response.extensions_mut().insert(Starting);
+        }
+        if matches!(self.kind, Kind::Overloaded | Kind::Starting) {
+            let seconds = self.retry_after.unwrap_or(RETRY_AFTER).as_secs_f64().ceil();
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds as u64));
+        }
+    }
+
     /// gRPC's errors are answers with the HTTP status 200.
     fn grpc_response(&self) -> Response {
         let code: u8 = match self.kind {
@@ -168,9 +179,7 @@ impl Fault {
             Kind::Unauthorized => 16,
         };
         let mut response = StatusCode::OK.into_response();
-        if self.kind == Kind::Starting {
-            response.extensions_mut().insert(Starting);
-        }
+        self.mark(&mut response);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert("grpc-status", HeaderValue::from(u16::from(code)));
@@ -198,7 +207,7 @@ fn percent_encoded(text: &str) -> String {
 pub struct Starting;
 
 /// What a client that was turned away is told to wait: about what a full queue takes to empty.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl From<&EngineError> for Fault {
     fn from(error: &EngineError) -> Self {

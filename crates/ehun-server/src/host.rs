@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ehun_backend::{Attention, Precision};
+use ehun_backend::{Attention, OnProgress, Precision};
 use ehun_engine::rollout::{
     Bounds, CanaryBounds, CanaryPlan, Candidate, Outcome, Phase, RolloutError, ShadowPlan, Share, SwapPlan,
     default_probes,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::audit::{Audit, Record};
 use crate::config::{Config, ServiceConfig};
-use crate::services::{Entry, Served};
+use crate::services::{Entry, Served, State};
 
 /// What a [`Loader`] gives.
 pub struct Loaded {
@@ -32,8 +32,8 @@ pub struct Loaded {
 
 /// Makes what a configuration asks for: the program that has the backends is one.
 pub trait Loader: Send + Sync {
-    /// Loads a service.
-    fn load(&self, wanted: &ServiceConfig) -> Result<Loaded, String>;
+    /// Loads a service. `told` is to hear how far backends are that compile programs first.
+    fn load(&self, wanted: &ServiceConfig, told: OnProgress) -> Result<Loaded, String>;
 }
 
 /// What of a service is to be another way. What is absent stays.
@@ -135,6 +135,9 @@ pub enum HostError {
     /// The engine refused.
     #[error(transparent)]
     Rollout(#[from] RolloutError),
+    /// The services are not all loaded yet.
+    #[error("the service `{0}` is starting; try again when it is ready")]
+    Starting(String),
     /// Services that stay as they were.
     #[error("not changed: {0}")]
     Reload(String),
@@ -148,20 +151,20 @@ const MIRROR_TOKENS: usize = 65_536;
 
 /// What a service is made of.
 #[derive(Clone)]
-struct Made {
+pub(crate) struct Made {
     /// What serves.
-    now: ServiceConfig,
+    pub(crate) now: ServiceConfig,
     /// The candidate of a shadow or canary.
     candidate: Option<ServiceConfig>,
 }
 
 /// The services of a server with how each was made, and the means to make others.
 pub struct Host {
-    app: Arc<App>,
+    pub(crate) app: Arc<App>,
     loader: Arc<dyn Loader>,
     audit: Audit,
     /// The configuration as it was read last.
-    file: Mutex<Config>,
+    pub(crate) file: Mutex<Config>,
     made: Mutex<BTreeMap<String, Made>>,
     /// How many rollouts that ended by themselves were written down: by service, the time of the last.
     seen: Mutex<BTreeMap<String, u64>>,
@@ -169,36 +172,17 @@ pub struct Host {
 }
 
 impl Host {
-    /// Loads all services of `config` into `app`, and from now on idle ones when they are wanted.
-    pub fn start(
-        app: Arc<App>,
-        loader: Arc<dyn Loader>,
-        audit: Audit,
-        config: Config,
-        progress: impl Fn(&str),
-    ) -> Result<Arc<Self>, HostError> {
+    /// A host of the services of `config`, all of which are starting until [`Host::load_all`] has loaded them.
+    pub fn new(app: Arc<App>, loader: Arc<dyn Loader>, audit: Audit, config: Config) -> Arc<Self> {
         let drain = Duration::from_millis(config.server.drain_ms);
-        let (made, seen, services) = (Mutex::default(), Mutex::default(), config.service.clone());
-        let host = Arc::new(Self { app, loader, audit, file: Mutex::new(config), made, seen, drain });
-        for (name, wanted) in &services {
-            progress(name);
-            let served = host.load(name, wanted)?;
-            host.app.services.add(served);
+        for (name, wanted) in &config.service {
+            app.metrics.add(name);
+            app.services.expect(Entry::starting(name, wanted.task, model_name(wanted)));
         }
-        let weak = Arc::downgrade(&host);
-        host.app.services.on_wanted(move |entry| {
-            let host = Weak::clone(&weak);
-            let of_thread = Arc::clone(&entry);
-            let body = move || {
-                if let Some(host) = host.upgrade() {
-                    host.wake(&of_thread);
-                }
-            };
-            if std::thread::Builder::new().name("load".to_owned()).spawn(body).is_err() {
-                entry.rest(Some("no thread to load it".to_owned()));
-            }
-        });
-        Ok(host)
+        let (made, seen) = (Mutex::default(), Mutex::default());
+        let host = Arc::new(Self { app, loader, audit, file: Mutex::new(config), made, seen, drain });
+        host.load_what_is_wanted();
+        host
     }
 
     /// The application whose services it changes.
@@ -206,12 +190,23 @@ impl Host {
         &self.app
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Made>> {
+    pub(crate) fn made(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Made>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load(&self, name: &str, wanted: &ServiceConfig) -> Result<Arc<Served>, HostError> {
-        let loaded = self.loader.load(wanted).map_err(HostError::Load)?;
+    /// What a configuration asks for, for the service `name`, which shows how far it is.
+    fn loaded(&self, name: &str, wanted: &ServiceConfig) -> Result<Loaded, HostError> {
+        let entry = self.app.services.entry(name);
+        let told: OnProgress = Arc::new(move |progress| {
+            if let Some(entry) = &entry {
+                entry.told(progress);
+            }
+        });
+        self.loader.load(wanted, told).map_err(HostError::Load)
+    }
+
+    pub(crate) fn load(&self, name: &str, wanted: &ServiceConfig) -> Result<Arc<Served>, HostError> {
+        let loaded = self.loaded(name, wanted)?;
         let service = self.service(name, wanted, loaded.deployment, loaded.workers)?;
         self.made().insert(name.to_owned(), Made { now: wanted.clone(), candidate: None });
         Ok(served(name, wanted, loaded.model, service))
@@ -234,21 +229,6 @@ impl Host {
         };
         let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&self.app.metrics) as Arc<dyn Observer>];
         Service::start(config, deployment, observers).map(Arc::new)
-    }
-
-    /// Loads a service that was idle and is marked as loading.
-    fn wake(&self, entry: &Entry) {
-        let wanted = self.made().get(&entry.name).map(|made| made.now.clone());
-        let Some(wanted) = wanted else { return entry.rest(None) };
-        let loaded = self.load(&entry.name, &wanted);
-        let to = describe(&wanted);
-        let error = loaded.as_ref().err().map(ToString::to_string);
-        let outcome = if error.is_none() { "done" } else { "failed" };
-        self.note(&entry.name, "load", ("", &to), outcome, error.as_deref());
-        match loaded {
-            Ok(served) => entry.put(served),
-            Err(_) => entry.rest(error),
-        }
     }
 
     /// Unloads what has been idle for its time, and writes down rollouts that ended by themselves. To be called now and then.
@@ -296,7 +276,10 @@ impl Host {
         if entry.claim() {
             self.wake(&entry);
         }
-        let served = entry.live().ok_or_else(|| HostError::Busy(name.to_owned()))?;
+        let served = entry.live().ok_or_else(|| match entry.state() {
+            State::Starting => HostError::Starting(name.to_owned()),
+            _ => HostError::Busy(name.to_owned()),
+        })?;
         let current = self.made().get(name).map(|made| made.now.clone()).unwrap_or_else(ServiceConfig::embedded);
         let from = describe(&current);
         let (to, result) = self.acted(&entry, &served, &current, action);
@@ -374,7 +357,7 @@ impl Host {
         if phase != Phase::Steady {
             return Err(RolloutError::Busy(phase).into());
         }
-        let loaded = self.loader.load(wanted).map_err(HostError::Load)?;
+        let loaded = self.loaded(&served.name, wanted)?;
         let candidate = Candidate { deployment: loaded.deployment, description: describe(wanted) };
         let probes = match wanted.probes.as_slice() {
             [] => default_probes(served.model.task()),
@@ -396,7 +379,7 @@ impl Host {
         if phase != Phase::Steady {
             return Err(RolloutError::Busy(phase).into());
         }
-        let loaded = self.loader.load(wanted).map_err(HostError::Load)?;
+        let loaded = self.loaded(&served.name, wanted)?;
         begin(Candidate { deployment: loaded.deployment, description: describe(wanted) })?;
         if let Some(made) = self.made().get_mut(&served.name) {
             made.candidate = Some(wanted.clone());
@@ -427,11 +410,21 @@ impl Host {
     }
 
     /// What the server did by itself.
-    fn note(&self, service: &str, what: &str, (from, to): (&str, &str), outcome: &str, reason: Option<&str>) {
+    pub(crate) fn note(
+        &self,
+        service: &str,
+        what: &str,
+        (from, to): (&str, &str),
+        outcome: &str,
+        reason: Option<&str>,
+    ) {
         self.audit.write(&Record { who: "server", service, what, from, to, outcome, reason, figures: Value::Null });
     }
 
     fn reloaded(&self, mut config: Config) -> Result<(), HostError> {
+        if let Some(entry) = self.app.services.starting() {
+            return Err(HostError::Starting(entry.name.clone()));
+        }
         let old = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut added = Vec::new();
         for (name, wanted) in config.service.iter().filter(|(name, _)| !old.service.contains_key(*name)) {
@@ -501,12 +494,16 @@ fn served(name: &str, wanted: &ServiceConfig, model: Arc<Model>, service: Arc<Se
 }
 
 /// Model, backends and precision in a line.
-fn describe(wanted: &ServiceConfig) -> String {
-    let model =
-        wanted.model.as_ref().map_or_else(|| "the embedded model".to_owned(), |model| model.display().to_string());
+pub(crate) fn describe(wanted: &ServiceConfig) -> String {
+    let model = model_name(wanted);
     let mut text = format!("{model} on {} in {}", wanted.backends.join(","), wanted.precision);
     if wanted.attention != Attention::Auto {
         text.push_str(&format!(" with {} attention", wanted.attention));
     }
     text
+}
+
+/// The model as the configuration names it.
+fn model_name(wanted: &ServiceConfig) -> String {
+    wanted.model.as_ref().map_or_else(|| "the embedded model".to_owned(), |model| model.display().to_string())
 }

@@ -38,6 +38,7 @@ pub mod trace;
 
 mod accept;
 mod body;
+mod starting;
 mod wire;
 
 pub use app::{App, Limits, Served};

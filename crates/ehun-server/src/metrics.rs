@@ -163,11 +163,14 @@ impl Metrics {
             let age = served.service.load().oldest_wait.as_secs_f64();
             out.line("ehun_queue_age_seconds", &[("service", &served.name)], &age);
         }
-        out.family("ehun_backend_up", "gauge", "1 where the backend takes batches, 0 where it rests after failures");
+        out.family("ehun_backend_up", "gauge", "1 where the backend takes batches, 0 where it rests or was left out");
         for served in app.services() {
             for lane in &served.service.deployment().lanes {
                 let up = i32::from(lane.health().state != HealthState::Open);
                 out.line("ehun_backend_up", &[("service", &served.name), ("backend", lane.name())], &up);
+            }
+            for left_out in &served.service.deployment().left_out {
+                out.line("ehun_backend_up", &[("service", &served.name), ("backend", &left_out.backend)], &0);
             }
         }
         out.family("ehun_spans_dropped", "counter", "Requests whose spans the collector of traces was too slow for");
@@ -182,6 +185,12 @@ impl Metrics {
         out.family("ehun_service_loaded", "gauge", "1 where the service is loaded, 0 where it is idle");
         for entry in app.services.entries() {
             out.line("ehun_service_loaded", &[("service", &entry.name)], &i32::from(entry.live().is_some()));
+        }
+        out.family("ehun_warm_up_programs", "gauge", "Programs of the service's backends, ready and in all");
+        for entry in app.services.entries() {
+            let (ready, all) = entry.progress().map_or((0, 0), |progress| (progress.done, progress.total));
+            out.line("ehun_warm_up_programs", &[("service", &entry.name), ("state", "ready")], &ready);
+            out.line("ehun_warm_up_programs", &[("service", &entry.name), ("state", "all")], &all);
         }
         out.family("ehun_rollouts", "counter", "Changes by what was asked and how it ended");
         for ((service, action, outcome), count) in self.rollouts.lock().unwrap_or_else(PoisonError::into_inner).iter() {

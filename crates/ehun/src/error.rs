@@ -36,6 +36,9 @@ pub enum CommandError {
     /// A backend is not to be had here.
     #[error(transparent)]
     Backend(#[from] ehun_backend::Unavailable),
+    /// None of the backends that are named can be made ready.
+    #[error("none of the backends can be made ready: {0}")]
+    NoBackend(String),
     /// A model cannot run on a backend.
     #[error(transparent)]
     Deploy(#[from] ehun_engine::DeployError),

@@ -1,13 +1,14 @@
 //! A model on its backends, as the flags that all commands share ask for it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use ehun_backend::{Attention, Backend, Options, Precision, Registry};
+use ehun_backend::{Attention, Backend, OnProgress, Options, Precision, Progress, Registry};
 use ehun_backend_xla::XlaConfig;
-use ehun_engine::{Deployment, HealthPolicy, Lane, Prompt, Service, ServiceConfig};
+use ehun_engine::{Deployment, HealthPolicy, Lane, LeftOut, NoBackend, Prompt, Service, ServiceConfig};
 use ehun_models::{Checkpoint, LoadOptions, Model, Task};
 use ehun_pipeline::{Annotator, Producer};
 use ehun_server::Config;
@@ -79,7 +80,12 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// All backends that this program was built with.
 pub fn registry() -> Registry {
-    with_devices(Registry::new().with(ehun_backend_cpu::CpuFactory))
+    registry_telling(Arc::new(told))
+}
+
+/// The same; those that compile programs first tell `progress` how far they are.
+fn registry_telling(progress: OnProgress) -> Registry {
+    with_devices(Registry::new().with(ehun_backend_cpu::CpuFactory), progress)
 }
 
 /// The same, with attention on the CPU between guard pages: for conformance, in a process that may end.
@@ -88,16 +94,16 @@ pub fn guarded_registry() -> Registry {
     let cpu = ehun_backend_cpu::GuardedCpuFactory;
     #[cfg(not(unix))]
     let cpu = ehun_backend_cpu::CpuFactory;
-    with_devices(Registry::new().with(cpu))
+    with_devices(Registry::new().with(cpu), Arc::new(told))
 }
 
-fn with_devices(registry: Registry) -> Registry {
-    let config = XlaConfig { progress: Some(Arc::new(told)), ..XlaConfig::default() };
+fn with_devices(registry: Registry, progress: OnProgress) -> Registry {
+    let config = XlaConfig { progress: Some(progress), ..XlaConfig::default() };
     registry.with(ehun_backend_xla::XlaFactory::new(config)).with(ehun_backend_onnx::OnnxFactory::default())
 }
 
 /// Says on a terminal or in a log how far the programs of a model are, where that takes longer than a moment.
-pub fn told(progress: ehun_backend_xla::Progress) {
+pub fn told(progress: Progress) {
     if progress.elapsed >= Duration::from_secs(1) {
         eprintln!("{progress}");
     }
@@ -199,8 +205,7 @@ impl ModelArgs {
 
     /// A service for `model` on the backends.
     pub fn serve(&self, model: &Arc<Model>, profile: bool) -> Result<Service, CommandError> {
-        let lanes = lanes(model, &self.backend, &self.options(model)?, None)?;
-        let deployment = Deployment::of_lanes(Arc::clone(model), lanes);
+        let deployment = deployment(model, &self.backend, &self.options(model)?, None, Arc::new(told))?;
         let config = ServiceConfig {
             name: model.task().name().to_owned(),
             workers: workers(&self.backend),
@@ -220,26 +225,51 @@ impl ModelArgs {
 
 /// `model` on the backends `names`, the preferred first: compiled here, or at the addresses of services elsewhere. A service
 /// that another backend stands behind is waited for half of `deadline`, so that the other one has the rest.
-pub fn lanes(
+///
+/// A backend that cannot be made ready here is left out where another is named, which is said on standard error and stands
+/// in the deployment. A name that no backend has, or an address that is none, is an error all the same. `progress` hears how
+/// far those are that compile programs first.
+pub fn deployment(
     model: &Arc<Model>,
     names: &[String],
     options: &Options,
     deadline: Option<Duration>,
-) -> Result<Vec<Arc<Lane>>, CommandError> {
-    let registry = registry();
+    progress: OnProgress,
+) -> Result<Arc<Deployment>, CommandError> {
+    let registry = registry_telling(progress);
     let health = HealthPolicy::default();
-    let mut lanes = Vec::with_capacity(names.len());
-    for (i, name) in names.iter().enumerate() {
-        if ehun_remote::is_remote(name) {
-            let is_last = i + 1 == names.len();
-            let timeout = if is_last { None } else { Some(deadline.map_or(FALLBACK_AFTER, |deadline| deadline / 2)) };
-            lanes.push(Lane::new(ehun_remote::open(name, Arc::clone(model), timeout)?, health));
-        } else {
-            let name = if name == "auto" { ehun_backend_cpu::NAME } else { name };
-            lanes.push(Lane::of_model(model, &registry.open(name)?, options, health)?);
-        }
+    let here = |name: &str| if name == "auto" { ehun_backend_cpu::NAME.to_owned() } else { name.to_owned() };
+    let names: Vec<String> = names.iter().map(|name| here(name)).collect();
+    for name in names.iter().filter(|name| !ehun_remote::is_remote(name) && !registry.knows(name)) {
+        registry.open(name)?;
     }
-    Ok(lanes)
+    let last = names.last();
+    let mut remote = BTreeMap::new();
+    for name in names.iter().filter(|name| ehun_remote::is_remote(name)) {
+        let timeout = (Some(name) != last).then(|| deadline.map_or(FALLBACK_AFTER, |deadline| deadline / 2));
+        remote.insert(name.clone(), Lane::new(ehun_remote::open(name, Arc::clone(model), timeout)?, health));
+    }
+    let make = |name: &str| match remote.get(name) {
+        Some(lane) => Ok(Arc::clone(lane)),
+        None => Ok::<_, CommandError>(Lane::of_model(model, &registry.open(name)?, options, health)?),
+    };
+    let deployment = Deployment::of_those_ready(Arc::clone(model), &names, make).map_err(of_none)?;
+    for LeftOut { backend, reason } in &deployment.left_out {
+        eprintln!("ehun: {backend} is left out: {reason}");
+    }
+    Ok(deployment)
+}
+
+/// The error of a single backend as it is; of several what each said.
+fn of_none(NoBackend(mut failed): NoBackend<CommandError>) -> CommandError {
+    if failed.len() == 1
+        && let Some((_, error)) = failed.pop()
+    {
+        return error;
+    }
+    CommandError::NoBackend(
+        failed.iter().map(|(name, error)| format!("{name}: {error}")).collect::<Vec<_>>().join("; "),
+    )
 }
 
 /// How long a service elsewhere is waited for where another backend stands behind it and there is no deadline.

@@ -93,6 +93,7 @@ fn check_lane(
         model: candidate.model.clone(),
         tokenizer: Arc::clone(&candidate.tokenizer),
         lanes: vec![Arc::clone(lane)],
+        left_out: Vec::new(),
     };
     let start = Instant::now();
     let warmed = warm_up(&alone, lane, items);

@@ -164,7 +164,13 @@ impl Runner for Fickle {
 
 pub fn deployment(runners: &[Arc<Fickle>], policy: HealthPolicy) -> Arc<Deployment> {
     let lanes = runners.iter().map(|runner| Lane::new(Arc::clone(runner) as Arc<dyn Runner>, policy)).collect();
-    Arc::new(Deployment { label: "vectors".into(), model: None, tokenizer: Arc::new(Bytes { max: 600 }), lanes })
+    Arc::new(Deployment {
+        label: "vectors".into(),
+        model: None,
+        tokenizer: Arc::new(Bytes { max: 600 }),
+        lanes,
+        left_out: Vec::new(),
+    })
 }
 
 pub fn candidate(runners: &[Arc<Fickle>], policy: HealthPolicy) -> Candidate {

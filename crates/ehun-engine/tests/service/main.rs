@@ -116,7 +116,13 @@ impl Runner for Sum {
 
 fn deployment(runners: &[Arc<Sum>], policy: HealthPolicy) -> Arc<Deployment> {
     let lanes = runners.iter().map(|runner| Lane::new(Arc::clone(runner) as Arc<dyn Runner>, policy)).collect();
-    Arc::new(Deployment { label: "sum".into(), model: None, tokenizer: Arc::new(Bytes { max: 200 }), lanes })
+    Arc::new(Deployment {
+        label: "sum".into(),
+        model: None,
+        tokenizer: Arc::new(Bytes { max: 200 }),
+        lanes,
+        left_out: Vec::new(),
+    })
 }
 
 fn service(runners: &[Arc<Sum>], policy: HealthPolicy) -> Service {

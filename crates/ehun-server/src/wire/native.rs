@@ -266,7 +266,8 @@ pub fn status(app: &App) -> Value {
 fn of_entry(entry: &Entry) -> Value {
     let state = entry.state();
     let Is::Live(served) = &state else {
-        return json!({"name": entry.name, "state": state.name(), "task": entry.task(), "model": entry.model()});
+        let (task, model, warm_up) = (entry.task(), entry.model(), warm_up(entry));
+        return json!({"name": entry.name, "state": state.name(), "task": task, "model": model, "warm_up": warm_up});
     };
     let deployment = served.service.deployment();
     let backends: Vec<Value> =
@@ -279,8 +280,23 @@ fn of_entry(entry: &Entry) -> Value {
         "weights": served.model.weight_hash(),
         "max_tokens": served.model.max_tokens(),
         "backends": backends,
+        "left_out": deployment.left_out,
+        "warm_up": warm_up(entry),
         "load": served.service.load(),
         "rollout": served.service.rollout(),
+    })
+}
+
+/// How far the backends are that compile programs before they are ready; null where none did.
+fn warm_up(entry: &Entry) -> Value {
+    let Some(progress) = entry.progress() else { return Value::Null };
+    let seconds_left = if progress.next.is_some() { progress.left().map(|left| left.as_secs_f64()) } else { Some(0.0) };
+    json!({
+        "programs_ready": progress.done,
+        "programs": progress.total,
+        "next": progress.next.map(|bucket| bucket.to_string()),
+        "seconds": progress.elapsed.as_secs_f64(),
+        "seconds_left": seconds_left,
     })
 }
 

@@ -398,7 +398,7 @@ async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Response {
 fn first(app: &App) -> Result<Arc<Served>, Fault> {
     let entry = app.services.entries().into_iter().next();
     let entry = entry.ok_or_else(|| Fault::new(Kind::NotFound, "this server has no service"))?;
-    app.find(Some(&entry.name), &[entry.task()])
+    app.find(Some(&entry.name), entry.task().as_slice())
 }
 
 fn tokenize_value(app: &App, body: &Bytes) -> Result<Value, Fault> {
@@ -492,10 +492,10 @@ async fn info(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
-    if app.is_ready() {
-        return StatusCode::OK.into_response();
+    match app.readiness() {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(fault) => fault.response(Style::Tei),
     }
-    Fault::new(Kind::Unavailable, "the server is ending").response(Style::Tei)
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ehun_backend::{Options, Registry};
+use ehun_backend::{OnProgress, Options, Registry};
 use ehun_backend_cpu::CpuFactory;
 use ehun_engine::{Deployment, HealthPolicy};
 use ehun_models::{Checkpoint, LoadOptions, Model};
@@ -24,12 +24,12 @@ use crate::{Any, Running, goldens, send};
 struct Goldens;
 
 impl Loader for Goldens {
-    fn load(&self, wanted: &ServiceConfig) -> Result<Loaded, String> {
+    fn load(&self, wanted: &ServiceConfig, _: OnProgress) -> Result<Loaded, String> {
         loaded(wanted).map_err(|error| error.to_string())
     }
 }
 
-fn loaded(wanted: &ServiceConfig) -> Result<Loaded, Any> {
+pub fn loaded(wanted: &ServiceConfig) -> Result<Loaded, Any> {
     let directory = wanted.model.clone().ok_or("no model")?;
     let max_tokens = wanted.limits.max_tokens;
     let options = LoadOptions { task: wanted.task, max_tokens, ..LoadOptions::default() };

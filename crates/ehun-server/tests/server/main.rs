@@ -1,6 +1,7 @@
 //! Every route over a real socket, with golden checkpoints as the models: statuses, shapes, order and numbers.
 
 mod admin;
+mod starting;
 
 use std::error::Error;
 use std::io::{Read, Write};

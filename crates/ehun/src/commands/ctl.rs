@@ -216,6 +216,9 @@ fn status(service: &Value) -> Result<(), CommandError> {
         }
         line(&text)?;
     }
+    for left_out in service["left_out"].as_array().into_iter().flatten() {
+        line(&format!("  {}  left out: {}", word(&left_out["backend"]), word(&left_out["reason"])))?;
+    }
     let rollout = &service["rollout"];
     if rollout["candidate"].is_string() {
         let percent = rollout["percent"].as_f64().map_or_else(String::new, |percent| format!(" {percent} %"));

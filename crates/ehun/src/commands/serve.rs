@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use ehun_backend::Options;
+use ehun_backend::{OnProgress, Options};
 use ehun_documents::{PoolOptions, WorkerPool};
-use ehun_engine::Deployment;
 use ehun_server::config::{AdminListen, ServiceConfig};
 use ehun_server::otlp::Exporter;
 use ehun_server::trace::{LogFormat, Telling};
@@ -17,7 +16,7 @@ use ehun_server::{App, Audit, Config, Host, Limits, Loaded, Loader, Metrics, Tls
 use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::line;
-use crate::session::{checkpoint, lanes, program_cache, workers};
+use crate::session::{checkpoint, deployment, program_cache, told, workers};
 
 /// Flags of `ehun serve`.
 #[derive(Debug, Args)]
@@ -80,7 +79,7 @@ impl Serve {
         let exporter = self.otlp.or(config.server.otlp.take()).map(|url| Exporter::start(&url)).transpose();
         let exporter = exporter.map_err(CommandError::io("the thread that sends traces"))?.map(Arc::new);
         let telling = Telling { log: self.log.unwrap_or(config.server.log), exporter };
-        let host = start(config, tls, telling, self.trust)?;
+        let host = host(config, tls, telling, self.trust)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .worker_threads(2)
@@ -97,7 +96,8 @@ impl Serve {
     }
 }
 
-fn start(config: Config, tls: Option<Tls>, telling: Telling, trust: bool) -> Result<Arc<Host>, CommandError> {
+/// The services, which are loaded once the server answers.
+fn host(config: Config, tls: Option<Tls>, telling: Telling, trust: bool) -> Result<Arc<Host>, CommandError> {
     let audit = Audit::open(config.server.audit.as_deref()).map_err(CommandError::io("the audit log"))?;
     let metrics = Arc::new(Metrics::new(config.service.keys().map(String::as_str)));
     let limits = Limits {
@@ -110,8 +110,15 @@ fn start(config: Config, tls: Option<Tls>, telling: Telling, trust: bool) -> Res
         .with_parsers(parsers)
         .with_tls(tls)
         .with_telling(telling);
-    let progress = |name: &str| eprintln!("loading service {name}");
-    Ok(Host::start(Arc::new(app), Arc::new(Backends { trust }), audit, config, progress)?)
+    Ok(Host::new(Arc::new(app), Arc::new(Backends { trust }), audit, config))
+}
+
+/// Loads the services. Until then the server answers that they are starting.
+async fn load(host: &Arc<Host>) -> Result<(), CommandError> {
+    let host = Arc::clone(host);
+    let loading = tokio::task::spawn_blocking(move || host.load_all(|name| eprintln!("loading service {name}")));
+    let ended = |error: tokio::task::JoinError| CommandError::io("loading the services")(error.into());
+    Ok(loading.await.map_err(ended)??)
 }
 
 /// Both listeners, the reload, and what is done now and then, until the process is told to end.
@@ -121,11 +128,22 @@ async fn serve(
     admin: AdminListen,
     drain: Duration,
     config: Option<PathBuf>,
-) -> Result<(), ehun_server::ServerError> {
+) -> Result<(), CommandError> {
+    let (bound, address_bound) = tokio::sync::oneshot::channel();
     let (ended, ending) = tokio::sync::oneshot::channel::<()>();
     let scheme = if host.app().tls.is_some() { "https" } else { "http" };
-    let listening =
-        |address: SocketAddr| eprintln!("listening on {scheme}://{address}, routes at {scheme}://{address}/docs");
+    let listening = |address: SocketAddr| {
+        eprintln!("starting on {scheme}://{address}, answers 503 until the services are loaded");
+        // Whoever waits for it is gone where the services could not be loaded.
+        let _ = bound.send(address);
+    };
+    let starting = async {
+        load(host).await?;
+        if let Ok(address) = address_bound.await {
+            eprintln!("listening on {scheme}://{address}, routes at {scheme}://{address}/docs");
+        }
+        std::future::pending().await
+    };
     let public = ehun_server::serve(Arc::clone(host.app()), address, drain, listening, ehun_server::terminated());
     let administration = async {
         let Some(address) = admin.beside(address) else { return std::future::pending().await };
@@ -155,8 +173,9 @@ async fn serve(
         }
     });
     let result = tokio::select! {
-        result = public => result,
-        result = administration => result,
+        result = public => result.map_err(CommandError::from),
+        result = administration => result.map_err(CommandError::from),
+        result = starting => result,
     };
     drop(ended);
     result
@@ -189,14 +208,18 @@ struct Backends {
 }
 
 impl Loader for Backends {
-    fn load(&self, wanted: &ServiceConfig) -> Result<Loaded, String> {
+    fn load(&self, wanted: &ServiceConfig, hears: OnProgress) -> Result<Loaded, String> {
+        let progress: OnProgress = Arc::new(move |progress| {
+            told(progress);
+            hears(progress);
+        });
         passed::require(wanted.backends.iter().map(String::as_str), &wanted.attention, self.trust)
-            .and_then(|()| load(wanted))
+            .and_then(|()| loaded(wanted, progress))
             .map_err(|error| error.to_string())
     }
 }
 
-fn load(wanted: &ServiceConfig) -> Result<Loaded, CommandError> {
+fn loaded(wanted: &ServiceConfig, progress: OnProgress) -> Result<Loaded, CommandError> {
     let checkpoint = checkpoint(wanted.model.as_deref())?;
     let options = ehun_models::LoadOptions {
         task: wanted.task,
@@ -214,6 +237,6 @@ fn load(wanted: &ServiceConfig) -> Result<Loaded, CommandError> {
         ..Options::default()
     };
     let deadline = wanted.limits.deadline_ms.map(Duration::from_millis);
-    let deployment = Deployment::of_lanes(Arc::clone(&model), lanes(&model, &wanted.backends, &options, deadline)?);
+    let deployment = deployment(&model, &wanted.backends, &options, deadline, progress)?;
     Ok(Loaded { model, deployment, workers: workers(&wanted.backends) })
 }

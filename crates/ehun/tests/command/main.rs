@@ -9,6 +9,8 @@ mod conform;
 #[cfg(unix)]
 mod crash;
 mod embed;
+#[cfg(unix)]
+mod fallback;
 mod orchestration;
 mod process;
 mod remote;

@@ -23,9 +23,16 @@ pub fn free_address() -> SocketAddr {
 impl Server {
     /// Starts `ehun serve` with `arguments` on `address`, and waits until it listens.
     pub fn start(arguments: &[&str], address: SocketAddr) -> Self {
+        Self::start_with(arguments, address, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn start_with(arguments: &[&str], address: SocketAddr, variables: &[(&str, &str)]) -> Self {
         let listen = address.to_string();
         let arguments = [&["serve", "--listen", &listen, "--admin", "off"], arguments].concat();
-        let mut child = command(&arguments).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut command = command(&arguments);
+        command.envs(variables.iter().copied()).stderr(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut said = Vec::new();
         let listens = lines.by_ref().map_while(Result::ok).any(|line| {
@@ -46,10 +53,19 @@ impl Server {
 
     /// Status, head in lower case, and JSON body of a POST.
     pub fn post(&self, path: &str, body: &Value) -> (u16, String, Value) {
-        let body = body.to_string();
+        self.ask("POST", path, &body.to_string())
+    }
+
+    /// JSON body of a GET.
+    pub fn get(&self, path: &str) -> Value {
+        self.ask("GET", path, "").2
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String, Value) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}", body.len());
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}", body.len());
         stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
