@@ -200,7 +200,7 @@ fn finish(draft: Draft, looks: &Looks, height: f32, vocabulary: &Vocabulary, lis
     match draft.content {
         DraftContent::Table { mut rows, header_rows } => {
             let cells: String = rows.iter().flatten().map(|cell| cell.text.as_str()).collect();
-            if bidi::reads_right_to_left(&cells) {
+            if bidi::is_right_to_left(&cells) {
                 rows.iter_mut().for_each(|row| row.reverse());
             }
             finished.rows = Some((rows, header_rows));

@@ -107,9 +107,12 @@ mod tests {
         reading_order(&boxes)
     }
 
+    /// What it is, boxes as they are drawn, their order.
+    type Case = (&'static str, Vec<Option<[f32; 4]>>, Vec<usize>);
+
     #[test]
     fn orders() {
-        let cases: [(&str, Vec<Option<[f32; 4]>>, Vec<usize>); 6] = [
+        let cases: [Case; 6] = [
             (
                 "drawn from below",
                 vec![Some([0., 80., 100., 90.]), Some([0., 40., 100., 60.]), Some([0., 0., 100., 20.])],
