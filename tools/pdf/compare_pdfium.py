@@ -14,6 +14,9 @@ other characters, so that spacing counts little and words count):
 pdfium's text is in the order of drawing, which for most files is the reading order, and it holds hyphens at line ends
 as U+0002 or U+FFFE; these are joined here. The figure reported is the median over left-to-right files with a text
 layer (at least MIN_WORDS words by pdfium) that both can open; files with the same text count once.
+
+Of files with right-to-left letters, whatever their share, the right-to-left words alone are compared, letter by letter: a
+reversed word is another word.
 """
 
 import argparse
@@ -95,6 +98,12 @@ def compare(ours, theirs):
     return 2 * common / max(1, len(a) + len(b)), recall, len(b)
 
 
+def right_to_left(ours, theirs):
+    """(words of right-to-left letters by pdfium, how many of them stand in ours in the same order)."""
+    a, b = ([word for word in words(text) if RIGHT_TO_LEFT.match(word)] for text in (ours, theirs))
+    return len(b), LCSseq.similarity(a, b)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=pathlib.Path)
@@ -110,6 +119,7 @@ def main():
         files += sorted(p for p in path.rglob("*") if p.suffix.lower() == ".pdf" and p.is_file()) if path.is_dir() else [path]
     outcomes = collections.Counter()
     rows = []
+    turned = {}
     for path in files:
         outcome, ours = our_text(options.text, path, options.seconds, options.mib)
         outcomes[outcome if outcome != "text" or ours.strip() else "text (empty)"] += 1
@@ -118,10 +128,14 @@ def main():
         if outcome in ("crash", "hang"):
             print(outcome, path, ours, file=sys.stderr)
         if outcome == "text" and theirs is not None:
-            similarity, recall, count = compare(ours, theirs)
+            similarity, recall, total = compare(ours, theirs)
             rtl = len(RIGHT_TO_LEFT.findall(theirs)) > 0.2 * len(re.findall(r"[^\W\d]", theirs))
+            count, same = right_to_left(ours, theirs)
+            if count:
+                turned[theirs] = (count, same)
+                print(f"right to left: {same} of {count} words  {path}")
             row["text"] = hashlib.sha256(theirs.encode("utf-8", "replace")).hexdigest()
-            row |= {"similarity": round(similarity, 4), "recall": round(recall, 4), "words": count, "rtl": rtl}
+            row |= {"similarity": round(similarity, 4), "recall": round(recall, 4), "words": total, "rtl": rtl}
         rows.append(row)
     counted, seen = [], set()
     for row in rows:
@@ -149,6 +163,8 @@ def main():
                 "median_similarity": round(statistics.median(values), 4) if values else None,
                 "mean_similarity": round(statistics.fmean(values), 4) if values else None,
                 "median_recall": round(statistics.median(row["recall"] for row in counted), 4) if values else None,
+                "right_to_left_files": len(turned),
+                "right_to_left_words": [sum(n) for n in zip(*turned.values())],
                 "at_least_0.95": sum(v >= 0.95 for v in values),
             },
             indent=1,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the small PDFs that the tests of ehun-documents read.
 
-    pip install reportlab pypdf && python3 tools/pdf/make_test_pdfs.py crates/ehun-documents/tests/pdf
+    pip install reportlab pypdf python-bidi arabic-reshaper && python3 tools/pdf/make_test_pdfs.py crates/ehun-documents/tests/pdf
 
 Files are the same on every run (but for the encrypted ones). The expected texts beside them are rewritten by
 `EHUN_UPDATE_GOLDENS=1 cargo test -p ehun-documents --test pdf`; look at the difference before committing it.
@@ -12,7 +12,9 @@ import pathlib
 import sys
 import zlib
 
+import arabic_reshaper
 import pypdf
+from bidi.algorithm import get_display
 from reportlab.lib.utils import ImageReader
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
@@ -120,6 +122,44 @@ def right_to_left(path):
     page.drawRightString(535, 680, "\ufee1\ufefc\ufeb3")
     # A ligature drawn as one glyph.
     page.drawString(60, 650, "An e\ufb03cient \ufb01sh")
+    page.showPage()
+    page.save()
+
+
+# What a reader should have of the next file, line by line; the drawing is left to python-bidi and arabic_reshaper.
+RIGHT_TO_LEFT_TEXT = [
+    "בשנת 2024 נמדדו כאן 12.5 מטר מעל לקו המים (בערך), והרישומים",
+    "נשמרו בארכיון של הנמל. הספר The Sea מזכיר אותם בפרק 3 בלבד,",
+    "וגם שם נפלה טעות: ביום 14/05/1948 בשעה 16:00 לא נמדד דבר.",
+]
+RIGHT_TO_LEFT_LIST = ["• מד הגובה של הנמל", "• שעון עם 24 שעות", "• יומן בשם Log A"]
+RIGHT_TO_LEFT_TABLE = [["נמל", "גאות", "שפל"], ["חיפה", "4.1", "0.6"], ["יפו", "5.3", "0.9"]]
+ARABIC_TEXT = ["كان البحر هادئا في صباح ذلك اليوم، ولم يكن في الميناء سوى", "ثلاث سفن وصلت عام 1948 محملة بالقمح والزيت."]
+
+
+def right_to_left_mixed(path):
+    """Numbers, dates, brackets and Latin words within right-to-left text; a list and a table; Arabic as shaped."""
+    pdfmetrics.registerFont(TTFont("DejaVu", DEJAVU))
+    page = sheet(path)
+    page.setFont("DejaVu", 11)
+
+    def line(x, y, text):
+        page.drawRightString(x, y, get_display(text, base_dir="R"))
+
+    for n, text in enumerate(RIGHT_TO_LEFT_TEXT):
+        line(535, 760 - 14 * n, text)
+    for n, text in enumerate(RIGHT_TO_LEFT_LIST):
+        line(535, 690 - 16 * n, text)
+    for n, row in enumerate(RIGHT_TO_LEFT_TABLE):
+        for x, cell in zip((530, 430, 330), row):
+            line(x, 596 - 18 * n, cell)
+    page.setLineWidth(0.5)
+    for y in (610, 592, 574, 556):
+        page.line(235, y, 535, y)
+    for x in (235, 335, 435, 535):
+        page.line(x, 610, x, 556)
+    for n, text in enumerate(ARABIC_TEXT):
+        line(535, 510 - 16 * n, arabic_reshaper.reshape(text))
     page.showPage()
     page.save()
 
@@ -298,6 +338,7 @@ def main():
     columns(folder / "columns.pdf")
     aligned_table(folder / "aligned-table.pdf")
     right_to_left(folder / "right-to-left.pdf")
+    right_to_left_mixed(folder / "right-to-left-mixed.pdf")
     rotated(folder / "rotated.pdf")
     hidden(folder / "hidden.pdf")
     scans(folder / "scans.pdf")

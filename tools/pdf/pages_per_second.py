@@ -41,16 +41,28 @@ def pages(path):
     return count
 
 
-def ours(survey, paths):
-    """(pages, seconds, share of hand-over)."""
+def run(survey, paths, *flags):
+    """What the example program prints about the files."""
     with tempfile.NamedTemporaryFile("w") as listed:
         listed.write("\n".join(map(str, paths)))
         listed.flush()
-        said = subprocess.run(
-            [survey, "--list", listed.name, "--workers", "2"], check=True, capture_output=True, text=True
-        ).stdout
+        command = [survey, "--list", listed.name, "--workers", "2", *flags]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def ours(survey, paths):
+    """(pages, seconds, share of hand-over)."""
+    said = run(survey, paths)
     count, seconds = re.search(r"pages (\d+) in ([\d.]+) s", said).groups()
     return int(count), float(seconds), float(re.search(r"hand-over: ([\d.]+) %", said)[1])
+
+
+def readable(survey, paths):
+    """Those of the files that our reader opens."""
+    said = run(survey, paths, "--verbose")
+    lines = re.findall(r"^ *[\d.]+ s  (.*)  (text|no text): \d+ bytes", said, re.MULTILINE)
+    opened = {path for path, _ in lines}
+    return [path for path in paths if str(path) in opened]
 
 
 def main():
@@ -63,11 +75,14 @@ def main():
     for folder in options.paths:
         for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() == ".pdf" and p.is_file()):
             digest = hashlib.sha256(path.read_bytes()).digest()
-            if digest not in seen and pages(path) and ours(options.survey, [path])[0]:
+            if digest not in seen:
                 files.append(path)
             seen.add(digest)
+    files = readable(options.survey, files)
     with multiprocessing.Pool(2) as pool:
-        total = sum(pool.map(pages, files, chunksize=1))
+        counts = pool.map(pages, files, chunksize=1)
+        files = [path for path, count in zip(files, counts) if count]
+        total = sum(counts)
         print(f"{len(files)} files, {total} pages by pdfium")
         ratios, rates, shares = [], [], []
         for number in range(options.rounds):

@@ -171,6 +171,8 @@ impl Parser<'_> {
 fn chunk_row(chunk: Chunk, characters: &CharIndex<'_>, id: &Arc<str>, path: &Arc<str>, source: &Arc<str>) -> ChunkRow {
     let range = characters.range(&chunk.span());
     let parts = chunk.repeated.iter().chain(&chunk.ranges).map(|bytes| characters.range(bytes));
+    // A line end stands between the header and the rows.
+    let repeated = chunk.repeated.as_ref().map_or(0, |bytes| characters.range(bytes).len() + 1);
     let stretches = Stretch::all(parts.map(|range| range.start as u64..range.end as u64));
     ChunkRow {
         document_id: Arc::clone(id),
@@ -183,6 +185,7 @@ fn chunk_row(chunk: Chunk, characters: &CharIndex<'_>, id: &Arc<str>, path: &Arc
         last_page: chunk.last_page,
         char_start: range.start as u64,
         char_end: range.end as u64,
+        repeated_chars: repeated as u32,
         token_count: chunk.token_count as u32,
         stretches,
         embedded: None,

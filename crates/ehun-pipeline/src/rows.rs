@@ -73,6 +73,8 @@ pub(crate) struct ChunkRow {
     /// Character range in the document's text (Unicode scalar values).
     pub(crate) char_start: u64,
     pub(crate) char_end: u64,
+    /// Characters at the front of the text that repeat the header of its table.
+    pub(crate) repeated_chars: u32,
     pub(crate) token_count: u32,
     /// What of the document's text its own text is made of.
     pub(crate) stretches: Arc<[Stretch]>,
@@ -146,6 +148,8 @@ pub(crate) fn chunk_schema(dimension: usize, extra: Extra) -> SchemaRef {
         number("last_page", DataType::UInt32, true),
         number("char_start", DataType::UInt64, false),
         number("char_end", DataType::UInt64, false),
+        // Not in tables of earlier versions, whose rows may go on into a new one.
+        number("repeated_chars", DataType::UInt32, true),
         number("token_count", DataType::UInt32, false),
         Field::new("embedding", vector, true),
         text("model", false),
@@ -245,6 +249,7 @@ pub(crate) fn chunk_batch(rows: &[ChunkRow], producer: &Producer) -> Result<Reco
         u32s(rows.iter().map(|row| row.last_page)),
         u64s(rows.iter().map(|row| row.char_start)),
         u64s(rows.iter().map(|row| row.char_end)),
+        u32s(rows.iter().map(|row| Some(row.repeated_chars))),
         u32s(rows.iter().map(|row| Some(row.token_count))),
         Arc::new(vectors.finish()) as ArrayRef,
         same(Some(&producer.model)),

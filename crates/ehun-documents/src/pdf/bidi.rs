@@ -15,6 +15,13 @@ pub(super) fn reads_right_to_left(text: &str) -> bool {
     rtl > 0 && rtl >= text.chars().filter(|c| bidi_class(*c) == BidiClass::L).count()
 }
 
+/// Whether right-to-left letters are by far the most, so that columns run from right to left, too: a table of words in two
+/// languages does not say.
+pub(super) fn is_right_to_left(text: &str) -> bool {
+    let rtl = text.chars().filter(|c| is_rtl(*c)).count();
+    rtl > 2 * text.chars().filter(|c| bidi_class(*c) == BidiClass::L).count()
+}
+
 /// Text whose characters stand from left to right as seen, put into logical order.
 ///
 /// The bidirectional algorithm takes logical order to visual order. What it does to a line is to reverse runs by their
@@ -51,24 +58,27 @@ fn marks_before_letters(visual: &str) -> String {
 }
 
 /// A file may say that a bracket's glyph is the bracket as it looks, or as it is meant. In logical order it opens
-/// before it closes: if more pairs are the wrong way round, all are turned.
+/// before it closes: if more pairs come of it so, or without any if they only close, all are turned.
 fn mend_brackets(text: String) -> String {
     const PAIRS: [(char, char); 4] = [('(', ')'), ('[', ']'), ('{', '}'), ('«', '»')];
-    let wrong = |open: char, close: char| {
-        let (mut depth, mut wrong, mut right) = (0i32, 0, 0);
+    // Pairs, and closing brackets without one.
+    let count = |open: char, close: char| {
+        let (mut depth, mut pairs, mut loose) = (0u32, 0, 0);
         for c in text.chars() {
             if c == open {
                 depth += 1;
+            } else if c == close && depth > 0 {
+                pairs += 1;
+                depth -= 1;
             } else if c == close {
-                if depth > 0 {
-                    right += 1;
-                    depth -= 1;
-                } else {
-                    wrong += 1;
-                }
+                loose += 1;
             }
         }
-        wrong > right
+        (pairs, loose)
+    };
+    let wrong = |open: char, close: char| {
+        let ((pairs, loose), (turned, _)) = (count(open, close), count(close, open));
+        turned > pairs || (turned == pairs && loose > pairs)
     };
     let turned: Vec<_> = PAIRS.into_iter().filter(|(open, close)| wrong(*open, *close)).collect();
     if turned.is_empty() {
@@ -109,6 +119,19 @@ mod tests {
             ("םו\u{5b9}לש", "שלו\u{5b9}ם"),
             // Brackets as they look.
             (")הארוה( הלימ", "מילה (הוראה)"),
+            // As python-bidi, another implementation of the algorithm, shows them.
+            ("(ךרעב) רטמ 12.5 ודדמנ 2024 תנשב", "בשנת 2024 נמדדו 12.5 מטר (בערך)"),
+            ("3 קלח ,The Sea רפסה", "הספר The Sea, חלק 3"),
+            ("הדיחיל ח\"ש 1,250 :ריחמה", "המחיר: 1,250 ש\"ח ליחידה"),
+            ("17:30 דע 03-555-1234 ןופלט", "טלפון 03-555-1234 עד 17:30"),
+            ("ןושאר טירפ .א", "א. פריט ראשון"),
+            ("[2] םגו [1] האר", "ראה [1] וגם [2]"),
+            ("The word םולש, in 3 lines", "The word שלום, in 3 lines"),
+            ("45 ةحفصلا يف ١٢٣ ددعلا", "العدد ١٢٣ في الصفحة 45"),
+            ("םירקמהמ 50%", "50% מהמקרים"),
+            ("The Hebrew for sea (םי) is short", "The Hebrew for sea (ים) is short"),
+            ("2020 דע 1948-מ", "מ-1948 עד 2020"),
+            ("16:00 העשב 14/05/1948 םויב", "ביום 14/05/1948 בשעה 16:00"),
         ];
         for (visual, expected) in cases {
             assert_eq!(logical(visual), expected, "{visual}");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bidi;
 use super::furniture::Edge;
 use super::glyph::Rect;
 use super::lines::{Line, Vocabulary, append_line};
@@ -197,7 +198,13 @@ fn finish(draft: Draft, looks: &Looks, height: f32, vocabulary: &Vocabulary, lis
         open: false,
     };
     match draft.content {
-        DraftContent::Table { rows, header_rows } => finished.rows = Some((rows, header_rows)),
+        DraftContent::Table { mut rows, header_rows } => {
+            let cells: String = rows.iter().flatten().map(|cell| cell.text.as_str()).collect();
+            if bidi::is_right_to_left(&cells) {
+                rows.iter_mut().for_each(|row| row.reverse());
+            }
+            finished.rows = Some((rows, header_rows));
+        }
         DraftContent::Furniture(edge, text) => {
             finished.kind = match edge {
                 Edge::Header => BlockKind::PageHeader,
@@ -214,7 +221,9 @@ fn finish(draft: Draft, looks: &Looks, height: f32, vocabulary: &Vocabulary, lis
             finished.size = lines[0].size;
             finished.kind = kind(&lines, &column, looks, low);
             if matches!(finished.kind, BlockKind::ListItem { .. }) {
-                finished.kind = BlockKind::ListItem { depth: list.depth(lines[0].rect.x0, lines[0].size) };
+                let rtl = bidi::reads_right_to_left(&lines[0].text);
+                let start = if rtl { -lines[0].rect.x1 } else { lines[0].rect.x0 };
+                finished.kind = BlockKind::ListItem { depth: list.depth(start, lines[0].size) };
             } else {
                 list.end();
             }
@@ -249,19 +258,19 @@ fn kind(lines: &[Line], column: &Rect, looks: &Looks, low: bool) -> BlockKind {
     BlockKind::Paragraph
 }
 
-/// Where the items of nested lists begin.
+/// Where the items of nested lists begin: their left edges, or the right ones, negative, of right-to-left items.
 #[derive(Default)]
 struct ListIndent {
     open: Vec<f32>,
 }
 
 impl ListIndent {
-    fn depth(&mut self, x0: f32, size: f32) -> u8 {
-        while self.open.last().is_some_and(|open| *open > x0 + 0.5 * size) {
+    fn depth(&mut self, start: f32, size: f32) -> u8 {
+        while self.open.last().is_some_and(|open| *open > start + 0.5 * size) {
             self.open.pop();
         }
-        if self.open.last().is_none_or(|open| x0 > open + 0.5 * size) {
-            self.open.push(x0);
+        if self.open.last().is_none_or(|open| start > open + 0.5 * size) {
+            self.open.push(start);
         }
         (self.open.len() - 1).min(8) as u8
     }

@@ -1,5 +1,6 @@
 //! Tables without a full grid of rules: lines whose pieces stand in columns.
 
+use super::bidi;
 use super::fragments::Fragment;
 use super::glyph::{Rect, bounds};
 use super::lines::Line;
@@ -110,7 +111,7 @@ fn table_at(lines: &[Line]) -> Option<(usize, Part)> {
     }
     let enough = if columns.len() > 2 { full >= 2 } else { full >= 3 };
     let leaders = rows.iter().flatten().filter(|piece| lists::has_leader(&piece.text)).count();
-    let marks = rows.iter().filter(|row| row.len() > 1 && lists::is_mark(&row[0].text)).count();
+    let marks = rows.iter().filter(|row| begins_with_mark(row)).count();
     if !enough || columns.len() < 2 || leaders * 3 > rows.len() || marks * 2 > full {
         return None;
     }
@@ -127,6 +128,12 @@ fn table_at(lines: &[Line]) -> Option<(usize, Part)> {
     let rows = join_rows(&columns, rows, taken);
     let header_rows = usize::from(has_header(&rows, taken));
     Some((taken.len(), Part::Table { rect, rows, header_rows }))
+}
+
+/// Whether a line is an item of a list, with its mark at the side from which it is read.
+fn begins_with_mark(row: &[Piece]) -> bool {
+    let [first, .., last] = row else { return false };
+    lists::is_mark(&first.text) || (lists::is_mark(&last.text) && bidi::reads_right_to_left(&first.text))
 }
 
 /// A first row that is set bold above others that are not, or that has no numbers above others that have.

@@ -12,6 +12,8 @@ use crate::model::Document;
 
 /// Stack of the parsing thread, bytes: parsers recurse over nesting, which is limited, not over length.
 const STACK: usize = 64 << 20;
+/// Room for a document that is kept for the next one, bytes.
+const MOST_KEPT: usize = 4 << 20;
 /// A request holds options and names, never a document.
 const REQUEST_LIMIT: u64 = 1 << 20;
 
@@ -46,12 +48,13 @@ fn requests(
     pipe: &mut std::fs::File,
     parser: fn(&[u8], &ParseOptions) -> Result<Document, DocumentError>,
 ) -> io::Result<()> {
+    let mut kept = Vec::new();
     // A request that cannot be read means that the parent is gone: there is nobody to tell.
     while let Ok(Request { options, bytes: size }) = frame::read::<Request>(input, REQUEST_LIMIT) {
         let limits = &options.limits;
         let wall = limits.wall_time(size).as_secs_f64();
         sandbox::limit(limits.memory_bytes, (wall * limits.cpu_factor).ceil() as u64, wall.ceil() as u64);
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut kept);
         if bytes.try_reserve_exact(size as usize).is_err() {
             let result = Err(DocumentError::OutOfMemory { limit: limits.memory_bytes });
             return frame::write(pipe, &Response { result, parse_nanos: 0, spent: true });
@@ -63,7 +66,12 @@ fn requests(
         let start = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| parser(&bytes, &options)));
         let parse_nanos = start.elapsed().as_nanos() as u64;
-        drop(bytes);
+        // Pages that are there already cost nothing the next time; a large document's are needed for the answer.
+        bytes.clear();
+        if bytes.capacity() > MOST_KEPT {
+            bytes = Vec::new();
+        }
+        kept = bytes;
         let spent = outcome.is_err();
         let result = outcome.unwrap_or_else(|panic| {
             let what = panic.downcast_ref::<String>().map(String::as_str);

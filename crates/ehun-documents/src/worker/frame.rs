@@ -16,6 +16,10 @@ use crate::formats::ParseOptions;
 use crate::model::Document;
 
 const MAGIC: &[u8; 8] = b"EHUNdoc1";
+/// Bytes before the payload.
+const HEAD: usize = 24;
+/// Bytes that are made room for before any of them has come.
+const TRUSTED: u64 = 1 << 20;
 
 /// Main process to worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,22 +50,25 @@ pub(super) enum FrameError {
     TooLong,
 }
 
-/// Writes one frame.
-pub(super) fn write<T: Serialize>(out: &mut impl Write, value: &T) -> io::Result<()> {
-    let payload = postcard::to_stdvec(value).map_err(io::Error::other)?;
-    let hash = blake3::hash(&payload);
-    let mut head = [0; 24];
+/// One frame as bytes.
+pub(super) fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    let mut frame = postcard::to_extend(value, vec![0; HEAD]).map_err(io::Error::other)?;
+    let (head, payload) = frame.split_at_mut(HEAD);
     head[..8].copy_from_slice(MAGIC);
     head[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-    head[16..].copy_from_slice(&hash.as_bytes()[..8]);
-    out.write_all(&head)?;
-    out.write_all(&payload)?;
+    head[16..].copy_from_slice(&blake3::hash(payload).as_bytes()[..8]);
+    Ok(frame)
+}
+
+/// Writes one frame, in one piece: the other side is to wake up once.
+pub(super) fn write<T: Serialize>(out: &mut impl Write, value: &T) -> io::Result<()> {
+    out.write_all(&encode(value)?)?;
     out.flush()
 }
 
 /// Reads one frame of at most `limit` bytes.
 pub(super) fn read<T: DeserializeOwned>(input: &mut impl Read, limit: u64) -> Result<T, FrameError> {
-    let mut head = [0; 24];
+    let mut head = [0; HEAD];
     let mut have = 0;
     while have < head.len() {
         match input.read(&mut head[have..]) {
@@ -80,8 +87,8 @@ pub(super) fn read<T: DeserializeOwned>(input: &mut impl Read, limit: u64) -> Re
     if length > limit {
         return Err(FrameError::TooLong);
     }
-    // Grows with what arrives: a wrong length costs no memory.
-    let mut payload = Vec::new();
+    // Grows with what arrives: a wrong length costs little memory.
+    let mut payload = Vec::with_capacity(length.min(TRUSTED) as usize);
     input.take(length).read_to_end(&mut payload).map_err(|_| FrameError::Closed)?;
     if payload.len() as u64 != length {
         return Err(FrameError::Garbage("the answer ends early".to_owned()));

@@ -18,6 +18,16 @@ use crate::model::Document;
 /// The argument that makes the program a worker.
 pub const WORKER_ARG: &str = "__parse-worker";
 
+const SHORTER: &str = "it became shorter while it was read";
+
+/// Bytes of a document that go in one message with its request. Both fit into the smallest pipe.
+const WITH_REQUEST: u64 = 32 << 10;
+/// Bytes of a document that are read and written at a time, below the size from which the allocator maps fresh pages.
+const CHUNK: u64 = 64 << 10;
+/// Size of a pipe, if the system grants it; a document or an answer that fits costs no waiting for room.
+#[cfg(target_os = "linux")]
+const PIPE: libc::c_int = 1 << 20;
+
 /// How workers are started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolOptions {
@@ -183,6 +193,14 @@ impl WorkerPool {
     ) -> Result<Document, DocumentError> {
         let slot = Slot::take(self);
         let start = Instant::now();
+        let io_error = |reason| DocumentError::Io { path: name.to_owned(), reason };
+        let mut message = frame::encode(&Request { options: options.clone(), bytes: size })
+            .map_err(|e| io_error(format!("its name cannot be sent: {e}")))?;
+        let first = size.min(WITH_REQUEST);
+        let read = source.take(first).read_to_end(&mut message).map_err(|e| io_error(e.to_string()))?;
+        if read as u64 != first {
+            return Err(io_error(SHORTER.to_owned()));
+        }
         let mut retried = false;
         let (worker, outcome) = loop {
             let mut worker = match slot.idle() {
@@ -191,13 +209,13 @@ impl WorkerPool {
             };
             let wall = options.limits.wall_time(size);
             let watch = self.watchdog.watch(&worker.child, Instant::now() + wall);
-            // An idle worker may have been ended from outside; no byte was read yet, so another one can be tried.
-            let request = Request { options: options.clone(), bytes: size };
-            if frame::write(&mut worker.input, &request).is_err() && !retried && !watch.fired() {
+            // An idle worker may have been ended from outside. The message fits into its pipe, so that one that cannot be
+            // sent was not read, and another worker can be tried.
+            if worker.input.write_all(&message).is_err() && !retried && !watch.fired() {
                 retried = true;
                 continue;
             }
-            let outcome = worker.exchange(source, size, options);
+            let outcome = worker.exchange(source, size - first, options);
             break (worker, outcome.map_err(|fault| (fault, watch.fired().then_some(wall))));
         };
         let add = |counter: &AtomicU64, n: u128| counter.fetch_add(n as u64, Ordering::Relaxed);
@@ -221,7 +239,7 @@ impl WorkerPool {
                     return Err(DocumentError::Timeout { seconds: wall.as_secs_f64(), clock: "wall".to_owned() });
                 }
                 Err(match fault {
-                    Fault::Source(reason) => DocumentError::Io { path: name.to_owned(), reason },
+                    Fault::Source(reason) => io_error(reason),
                     Fault::Answer(FrameError::TooLong) => {
                         DocumentError::LimitExceeded { limit: Limit::OutputBytes, value: options.limits.output_bytes() }
                     }
@@ -248,16 +266,30 @@ impl WorkerPool {
         let mut child = command.spawn().map_err(unavailable)?;
         self.counts.started.fetch_add(1, Ordering::Relaxed);
         match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
-            (Some(input), Some(output), Some(errors)) => Ok(Worker {
-                child: Arc::new(Mutex::new(child)),
-                input,
-                output,
-                said: Some(std::thread::Builder::new().spawn(move || last_words(errors)).map_err(unavailable)?),
-                documents: 0,
-            }),
+            (Some(input), Some(output), Some(errors)) => {
+                #[cfg(target_os = "linux")]
+                {
+                    widen(&input);
+                    widen(&output);
+                }
+                Ok(Worker {
+                    child: Arc::new(Mutex::new(child)),
+                    input,
+                    output,
+                    said: Some(std::thread::Builder::new().spawn(move || last_words(errors)).map_err(unavailable)?),
+                    documents: 0,
+                })
+            }
             _ => Err(unavailable(io::Error::other("no pipes"))),
         }
     }
+}
+
+/// Makes a pipe larger, if the system's limit for the user allows it.
+#[cfg(target_os = "linux")]
+fn widen(pipe: &impl std::os::fd::AsRawFd) {
+    // SAFETY: fcntl with numbers on a descriptor that is open for as long as its owner is borrowed.
+    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE) };
 }
 
 /// The right to one worker.
@@ -310,15 +342,14 @@ enum Fault {
 }
 
 impl Worker {
-    /// Sends the bytes that follow a request and reads the answer.
-    fn exchange(&mut self, source: &mut impl Read, size: u64, options: &ParseOptions) -> Result<Response, Fault> {
+    /// Sends the `left` bytes that did not go with the request and reads the answer.
+    fn exchange(&mut self, source: &mut impl Read, mut left: u64, options: &ParseOptions) -> Result<Response, Fault> {
         self.documents += 1;
-        let mut buffer = vec![0; (1 << 18).min(size.max(1) as usize)];
-        let mut left = size;
+        let mut buffer = vec![0; left.min(CHUNK) as usize];
         while left > 0 {
             let want = left.min(buffer.len() as u64) as usize;
             match source.read(&mut buffer[..want]) {
-                Ok(0) => return Err(Fault::Source("it became shorter while it was read".to_owned())),
+                Ok(0) => return Err(Fault::Source(SHORTER.to_owned())),
                 Ok(n) => {
                     if self.input.write_all(&buffer[..n]).is_err() {
                         // A worker that refuses the document says why before it closes the pipe.

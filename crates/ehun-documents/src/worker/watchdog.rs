@@ -3,7 +3,10 @@
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The thread looks at all deadlines at least this often, which also bounds how long it outlives its pool.
+const LOOK_IN: Duration = Duration::from_millis(500);
 
 /// A lock whose data is sound even if a holder panicked: every change below is one assignment or one push.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,7 +64,10 @@ impl Watchdog {
         let fired = Arc::new(AtomicBool::new(false));
         let watched = Watched { deadline, child: Arc::clone(child), fired: Arc::clone(&fired) };
         lock(&self.shared.watched).push(watched);
-        self.shared.changed.notify_one();
+        // A later deadline is seen when the thread looks in; waking it for each document costs as much as a small one.
+        if deadline.saturating_duration_since(Instant::now()) <= LOOK_IN {
+            self.shared.changed.notify_one();
+        }
         Watch { shared: &self.shared, fired }
     }
 }
@@ -73,8 +79,6 @@ impl Drop for Watchdog {
 }
 
 fn run(shared: &Weak<Shared>) {
-    // Looking in once in a while bounds how long the thread outlives its pool.
-    let idle = std::time::Duration::from_millis(500);
     while let Some(shared) = shared.upgrade() {
         let mut watched = lock(&shared.watched);
         let now = Instant::now();
@@ -88,7 +92,7 @@ fn run(shared: &Weak<Shared>) {
             alive
         });
         let next = watched.iter().map(|w| w.deadline.saturating_duration_since(now)).min();
-        let wait = next.unwrap_or(idle).min(idle);
+        let wait = next.unwrap_or(LOOK_IN).min(LOOK_IN);
         drop(shared.changed.wait_timeout(watched, wait));
     }
 }

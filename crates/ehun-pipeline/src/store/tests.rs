@@ -38,6 +38,7 @@ fn add(part: &mut Part, source: &str, version: &str, chunks: u32) {
             last_page: None,
             char_start: 0,
             char_end: 1,
+            repeated_chars: 0,
             token_count: 3,
             stretches: Arc::new([]),
             labels: None,

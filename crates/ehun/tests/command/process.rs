@@ -44,10 +44,13 @@ fn the_example_documents_end_to_end() {
         paths.iter().cloned().zip(texts(&documents, "text").iter().map(|text| text.chars().collect())).collect();
     let (starts, ends) = (numbers(&chunks, "char_start"), numbers(&chunks, "char_end"));
     let chunk_texts = texts(&chunks, "text");
+    let repeated = numbers(&chunks, "repeated_chars");
     let mut exact = 0;
     for (i, path) in texts(&chunks, "path").iter().enumerate() {
         let range: String = document_texts[path][starts[i] as usize..ends[i] as usize].iter().collect();
         exact += usize::from(range == chunk_texts[i]);
+        let own: String = chunk_texts[i].chars().skip(repeated[i] as usize).collect();
+        assert!(range.starts_with(own.lines().next().unwrap()), "{path} {i}: its own part begins where its range does");
         // What is left out between two parts of a chunk is boilerplate or hidden; what is repeated is a table's header.
         let first = chunk_texts[i].lines().next().unwrap();
         let last = chunk_texts[i].lines().last().unwrap();
@@ -72,6 +75,23 @@ fn the_example_documents_end_to_end() {
     let again = process(&["examples/documents"], &out).expect(0);
     assert!(again.starts_with("0 documents") && again.contains("unchanged"), "{again}");
     assert_eq!(table(&out.join("chunks.parquet")), chunks);
+}
+
+#[test]
+fn a_repeated_table_header_is_marked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out) = (folder.path().join("in"), folder.path().join("out"));
+    let rows: String = (0..60).map(|n| format!("Station {n},calm with a little swell\n")).collect();
+    write_all(&input, &[("readings.csv", format!("Name,Remark\n{rows}").as_bytes())]);
+    process(&[input.to_str().unwrap(), "--chunk-tokens", "128", "--quiet"], &out).expect(0);
+    let chunks = table(&out.join("chunks.parquet"));
+    let repeated = numbers(&chunks, "repeated_chars");
+    assert!(repeated.len() > 2);
+    assert_eq!(repeated[0], 0);
+    let header = "Name\tRemark\n";
+    for (text, repeated) in texts(&chunks, "text").iter().zip(repeated).skip(1) {
+        assert_eq!((&text[..header.len()], repeated), (header, header.len() as u64));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What on a page is content, and what is navigation, widgets or hidden.
 
 use super::dom::{Dom, NodeData, NodeId};
+use super::style;
 use crate::model::{Boilerplate, HiddenReason, Layer};
 
 /// The element that holds the main content, if the page says which and it holds a fair share of the text.
@@ -73,13 +74,7 @@ pub(super) fn layer_of(dom: &Dom, node: NodeId, in_article: bool) -> Option<Laye
 }
 
 fn hidden(dom: &Dom, node: NodeId) -> Option<Layer> {
-    let style = dom.attribute(node, "style").unwrap_or_default();
-    let by_style = || {
-        let style: String = style.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_ascii_lowercase();
-        style.contains("display:none") || style.contains("visibility:hidden")
-    };
-    let is = dom.attribute(node, "hidden").is_some() || (!style.is_empty() && by_style());
-    is.then_some(Layer::Hidden(HiddenReason::Marked))
+    style::hidden(dom, node).map(Layer::Hidden)
 }
 
 /// Old pages wrap everything in one form.

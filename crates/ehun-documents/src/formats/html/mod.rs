@@ -2,8 +2,10 @@
 
 pub(crate) mod dom;
 mod labels;
+mod style;
 
 use self::dom::{Dom, NodeData, NodeId};
+use self::style::Paint;
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
 use crate::formats::encoding::decode;
@@ -124,6 +126,9 @@ fn push_collapsed(text: &mut String, piece: &str) {
 struct Context {
     kind: BlockKind,
     place: Place,
+    /// That of the text if its colours let it be seen; that of `place` says whether they do.
+    layer: Layer,
+    paint: Paint,
     list_depth: u8,
     in_main: bool,
     preformatted: bool,
@@ -145,9 +150,12 @@ impl<'w> Walk<'w> {
 
     fn run(mut self, place: Place) -> Result<(), DocumentError> {
         let outside = self.main.map(|_| Layer::Boilerplate(Boilerplate::OutsideMain));
+        let layer = outside.unwrap_or(place.layer);
         let context = Context {
             kind: BlockKind::Paragraph,
-            place: place.in_layer(outside.unwrap_or(place.layer)),
+            place: place.in_layer(layer),
+            layer,
+            paint: Paint::of_page(self.dom),
             list_depth: 0,
             in_main: false,
             preformatted: false,
@@ -193,6 +201,8 @@ impl<'w> Walk<'w> {
         }
         let mut inner = outer.clone();
         self.relabel(node, outer, &mut inner);
+        inner.paint = outer.paint.within(dom, node);
+        inner.place.layer = inner.paint.layer_over(inner.layer);
         let relabelled = inner.place.layer != outer.place.layer;
         match name {
             "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => {
@@ -221,8 +231,8 @@ impl<'w> Walk<'w> {
     fn relabel(&self, node: NodeId, outer: &Context, inner: &mut Context) {
         if Some(node) == self.main {
             inner.in_main = true;
-            if outer.place.layer == Layer::Boilerplate(Boilerplate::OutsideMain) {
-                inner.place.layer = Layer::Body;
+            if outer.layer == Layer::Boilerplate(Boilerplate::OutsideMain) {
+                inner.layer = Layer::Body;
             }
         }
         if self.dom.name(node) == "article" {
@@ -230,11 +240,11 @@ impl<'w> Walk<'w> {
         }
         let Some(layer) = labels::layer_of(self.dom, node, inner.in_main) else { return };
         // The innermost label says most, but what is hidden stays hidden and the main content stays content.
-        let settled = matches!(outer.place.layer, Layer::Hidden(_)) || Some(node) == self.main;
+        let settled = matches!(outer.layer, Layer::Hidden(_)) || Some(node) == self.main;
         let wanted = self.label || matches!(layer, Layer::Hidden(_));
         // What holds the main content is not boilerplate, whatever its name.
         if wanted && !settled && !self.holds_main(node) {
-            inner.place.layer = layer;
+            inner.layer = layer;
         }
     }
 

@@ -6,6 +6,7 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
 use super::opc::Package;
+use super::xlsb;
 use crate::builder::{DocumentBuilder, Place};
 use crate::error::DocumentError;
 use crate::formats::xml::{NodeId, Tree};
@@ -83,34 +84,53 @@ pub(crate) fn without_codes(text: &str) -> String {
     out.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Of all sheets of an XLSX file, in their order.
-pub(super) fn of_xlsx(package: &mut Package<'_>) -> Result<Vec<Beside>, DocumentError> {
-    let main = package.related("", "officeDocument")?.unwrap_or_else(|| "xl/workbook.xml".to_owned());
-    let Some(tree) = package.tree(&main, None)? else { return Ok(Vec::new()) };
+/// Of all sheets of an XLSX or XLSB file, in their order.
+pub(super) fn of_package(package: &mut Package<'_>, is_binary: bool) -> Result<Vec<Beside>, DocumentError> {
+    let usual = if is_binary { "xl/workbook.bin" } else { "xl/workbook.xml" };
+    let main = package.related("", "officeDocument")?.unwrap_or_else(|| usual.to_owned());
     let relations = package.relations(&main)?;
-    let list = tree.path(0, &["workbook", "sheets"]);
+    let parts: Vec<Option<String>> = if is_binary {
+        let workbook = package.container.read(&main)?.unwrap_or_default();
+        let target = |id: String| relations.get(&id).map(|relation| relation.target.clone());
+        xlsb::sheets(&workbook).into_iter().map(target).collect()
+    } else {
+        let Some(tree) = package.tree(&main, None)? else { return Ok(Vec::new()) };
+        let list = tree.path(0, &["workbook", "sheets"]);
+        let sheets = list.into_iter().flat_map(|list| tree.all(list, "sheet"));
+        let target = |sheet| tree.attributes(sheet).find_map(|value| relations.get(value));
+        sheets.map(|sheet| target(sheet).map(|relation| relation.target.clone())).collect()
+    };
     let mut all = Vec::new();
-    for sheet in list.into_iter().flat_map(|list| tree.all(list, "sheet")) {
-        let part = tree.attributes(sheet).find_map(|value| relations.get(value));
+    for part in parts {
         let mut beside = Beside::default();
         if let Some(part) = part {
-            read_sheet(package, &part.target, &mut beside)?;
+            read_sheet(package, &part, is_binary, &mut beside)?;
         }
         all.push(beside);
     }
     Ok(all)
 }
 
-fn read_sheet(package: &mut Package<'_>, part: &str, beside: &mut Beside) -> Result<(), DocumentError> {
-    if let Some(bytes) = package.container.read(part)?
-        && let Ok(source) = std::str::from_utf8(&bytes)
-    {
-        scan(source, beside);
+fn read_sheet(
+    package: &mut Package<'_>,
+    part: &str,
+    is_binary: bool,
+    beside: &mut Beside,
+) -> Result<(), DocumentError> {
+    let bytes = package.container.read(part)?.unwrap_or_default();
+    match std::str::from_utf8(&bytes) {
+        _ if is_binary => xlsb::scan(&bytes, beside),
+        Ok(source) => scan(source, beside),
+        Err(_) => {}
     }
     let mut relations: Vec<_> = package.relations(part)?.into_values().collect();
     relations.sort_by(|a, b| a.target.cmp(&b.target));
     for relation in relations {
         match relation.kind.as_str() {
+            "comments" if relation.target.ends_with(".bin") => {
+                let part = package.container.read(&relation.target)?.unwrap_or_default();
+                beside.notes.extend(xlsb::comments(&part));
+            }
             "comments" => {
                 let Some(tree) = package.tree(&relation.target, None)? else { continue };
                 let comments = tree.descendants(0).filter(|n| tree.name(*n) == "comment");
@@ -211,7 +231,8 @@ impl Beside {
     }
 }
 
-fn attribute(start: &BytesStart<'_>, wanted: &str) -> Option<String> {
+/// The value of an attribute by its local name, as it is written.
+pub(super) fn attribute(start: &BytesStart<'_>, wanted: &str) -> Option<String> {
     let mut attributes = start.attributes();
     let attributes = attributes.with_checks(false).flatten();
     let mut found = attributes.filter(|a| a.key.local_name().as_ref() == wanted);

@@ -4,9 +4,13 @@ mod beside;
 mod docx;
 mod docx_styles;
 mod odf;
+mod ods;
 mod opc;
+mod placeholders;
 mod pptx;
 mod sheets;
+mod slide_order;
+mod xlsb;
 
 pub(crate) use beside::{Beside, without_codes};
 pub(crate) use docx::parse as parse_docx;

@@ -1,6 +1,10 @@
-//! PPTX: slides as pages, titles as headings, boxes where shapes say where they stand, notes.
+//! PPTX: slides as pages, titles as headings, boxes in reading order, notes.
+
+use std::collections::HashMap;
 
 use super::opc::Package;
+use super::placeholders::{self, Placeholders};
+use super::slide_order::reading_order;
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
 use crate::formats::ParseOptions;
@@ -28,6 +32,7 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
         // The attribute is r:id beside id; both have the local name `id`, and only one names a relation.
         tree.all(list, "sldId").filter_map(|n| tree.attributes(n).find_map(|v| relations.get(v))).collect::<Vec<_>>()
     });
+    let mut layouts: HashMap<String, Placeholders> = HashMap::new();
     for (slide, number) in slides.unwrap_or_default().into_iter().zip(1u32..) {
         let Some(tree) = package.tree(&slide.target, Some(&mut out))? else {
             let reason = format!("there is no {}", slide.target);
@@ -41,10 +46,16 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
         }
         let before = out.text_len();
         if let Some(shapes) = tree.path(root, &["cSld", "spTree"]) {
-            let mut walk = Walk { out: &mut out, tree: &tree, frame: Frame::PAGE };
-            // The title stands at the top whatever its place in the drawing order.
-            walk.shapes(shapes, place, true)?;
-            walk.shapes(shapes, place, false)?;
+            let layout = package.related(&slide.target, "slideLayout")?.unwrap_or_default();
+            if !layouts.contains_key(&layout) {
+                let read = Placeholders::of_layout(&mut package, &layout)?;
+                layouts.insert(layout.clone(), read);
+            }
+            let holders = &layouts[&layout];
+            let mut walk = Walk { out: &mut out, tree: &tree, holders, frame: Frame::PAGE };
+            for pass in [Pass::Titles, Pass::Content, Pass::Margins] {
+                walk.shapes(shapes, place, pass)?;
+            }
         }
         let mut related: Vec<_> = package.relations(&slide.target)?.into_values().collect();
         related.sort_by(|a, b| a.target.cmp(&b.target));
@@ -113,56 +124,85 @@ impl Frame {
     }
 }
 
+/// A slide is read from its title, whatever the order of drawing; date, footer and number come last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Titles,
+    Content,
+    Margins,
+}
+
+impl Pass {
+    fn of(role: Option<&str>) -> Pass {
+        match role {
+            Some("title" | "ctrTitle") => Pass::Titles,
+            Some("ftr" | "sldNum" | "dt") => Pass::Margins,
+            _ => Pass::Content,
+        }
+    }
+}
+
 struct Walk<'w> {
     out: &'w mut DocumentBuilder,
     tree: &'w Tree,
+    /// Of the slide's layout.
+    holders: &'w Placeholders,
     /// Of the group that the walk is in.
     frame: Frame,
 }
 
 impl Walk<'_> {
-    fn shapes(&mut self, node: NodeId, place: Place, titles: bool) -> Result<(), DocumentError> {
+    /// Writes what stands in the slide or in a group, which is read as a whole.
+    fn shapes(&mut self, node: NodeId, place: Place, pass: Pass) -> Result<(), DocumentError> {
         let tree = self.tree;
-        for shape in tree.children(node) {
+        let mut shapes = Vec::new();
+        self.collect(node, &mut shapes);
+        let boxes: Vec<Option<BBox>> = shapes.iter().map(|shape| self.bbox(*shape)).collect();
+        for n in reading_order(&boxes) {
+            let (shape, place) = (shapes[n], Place { bbox: boxes[n], ..place });
             match tree.name(shape) {
-                "sp" | "cxnSp" => self.shape(shape, place, titles)?,
                 "grpSp" => {
                     let outer = self.frame;
                     self.frame = outer.within(tree, shape);
-                    self.shapes(shape, place, titles)?;
+                    self.shapes(shape, Place { bbox: None, ..place }, pass)?;
                     self.frame = outer;
                 }
-                "AlternateContent" => {
-                    let choice = tree.child(shape, "Choice").or_else(|| tree.child(shape, "Fallback"));
-                    if let Some(choice) = choice {
-                        self.shapes(choice, place, titles)?;
-                    }
-                }
-                "graphicFrame" if !titles => {
-                    let place = Place { bbox: self.bbox(shape), ..place };
-                    if let Some(table) = tree.path(shape, &["graphic", "graphicData", "tbl"]) {
+                "graphicFrame" => {
+                    if let (Pass::Content, Some(table)) = (pass, tree.path(shape, &["graphic", "graphicData", "tbl"])) {
                         self.table(table, place)?;
                     }
                 }
-                _ => {}
+                _ => self.shape(shape, place, pass)?,
             }
         }
         Ok(())
     }
 
-    fn shape(&mut self, shape: NodeId, place: Place, titles: bool) -> Result<(), DocumentError> {
+    fn collect(&self, node: NodeId, shapes: &mut Vec<NodeId>) {
         let tree = self.tree;
-        let holder = tree.path(shape, &["nvSpPr", "nvPr", "ph"]);
-        let role = holder.map(|n| tree.attribute(n, "type").unwrap_or("body"));
-        let is_title = matches!(role, Some("title" | "ctrTitle"));
-        if is_title != titles {
+        for shape in tree.children(node) {
+            match tree.name(shape) {
+                "sp" | "cxnSp" | "grpSp" | "graphicFrame" => shapes.push(shape),
+                "AlternateContent" => {
+                    if let Some(choice) = tree.child(shape, "Choice").or_else(|| tree.child(shape, "Fallback")) {
+                        self.collect(choice, shapes);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn shape(&mut self, shape: NodeId, place: Place, pass: Pass) -> Result<(), DocumentError> {
+        let tree = self.tree;
+        let role = self.holder(shape).map(|holder| placeholders::role(tree, holder));
+        if Pass::of(role) != pass {
             return Ok(());
         }
         let hidden = tree.path(shape, &["nvSpPr", "cNvPr"]).is_some_and(|n| tree.attribute(n, "hidden") == Some("1"));
-        let layer = if hidden { Layer::Hidden(HiddenReason::Marked) } else { place.layer };
-        let place = Place { layer, bbox: self.bbox(shape), ..place };
+        let place = if hidden { place.in_layer(Layer::Hidden(HiddenReason::Marked)) } else { place };
         let Some(body) = tree.child(shape, "txBody") else { return Ok(()) };
-        if is_title {
+        if pass == Pass::Titles {
             let lines: Vec<String> = tree.all(body, "p").map(|p| paragraph_text(tree, p)).collect();
             self.out.push_at(BlockKind::Heading { level: 1 }, &lines.join("\n"), place)?;
             return Ok(());
@@ -181,14 +221,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Where a shape stands, if it says so itself.
+    fn holder(&self, shape: NodeId) -> Option<NodeId> {
+        self.tree.path(shape, &["nvSpPr", "nvPr", "ph"])
+    }
+
+    /// Where a shape stands on the slide: as it says itself, or as the layout has it.
     fn bbox(&self, shape: NodeId) -> Option<BBox> {
-        let tree = self.tree;
-        let frame = tree.path(shape, &["spPr", "xfrm"]).or_else(|| tree.child(shape, "xfrm"))?;
-        let (offset, extent) = (tree.child(frame, "off")?, tree.child(frame, "ext")?);
-        let (x0, y0) = (emu(tree, offset, "x"), emu(tree, offset, "y"));
-        let bbox = BBox { x0, y0, x1: x0 + emu(tree, extent, "cx"), y1: y0 + emu(tree, extent, "cy") };
-        Some(self.frame.place(bbox))
+        let own = bbox_of(self.tree, shape).map(|bbox| self.frame.place(bbox));
+        own.or_else(|| self.holders.bbox(self.tree, self.holder(shape)?))
     }
 
     fn table(&mut self, table: NodeId, place: Place) -> Result<(), DocumentError> {
@@ -214,6 +254,15 @@ impl Walk<'_> {
         self.out.push_table(rows, header_rows, place)?;
         Ok(())
     }
+}
+
+/// The box that a shape, a frame or a group gives, in points of what it stands in.
+pub(super) fn bbox_of(tree: &Tree, shape: NodeId) -> Option<BBox> {
+    let own = ["spPr", "grpSpPr"].into_iter().find_map(|name| tree.path(shape, &[name, "xfrm"]));
+    let frame = own.or_else(|| tree.child(shape, "xfrm"))?;
+    let (offset, extent) = (tree.child(frame, "off")?, tree.child(frame, "ext")?);
+    let (x0, y0) = (emu(tree, offset, "x"), emu(tree, offset, "y"));
+    Some(BBox { x0, y0, x1: x0 + emu(tree, extent, "cx"), y1: y0 + emu(tree, extent, "cy") })
 }
 
 fn paragraph_text(tree: &Tree, paragraph: NodeId) -> String {

@@ -5,6 +5,7 @@ use std::io::Cursor;
 use calamine::{Cell, Data, DataRef, DataType, Ods, Reader, SheetVisible, Sheets, Xls, Xlsb, Xlsx};
 
 use super::beside::{self, Beside};
+use super::ods;
 use super::opc::Package;
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
@@ -31,9 +32,11 @@ pub(crate) fn parse(bytes: &[u8], media_type: &str, options: &ParseOptions) -> R
         if media_type != super::ODS {
             let mut package = Package::open(bytes, "spreadsheet", limits)?;
             package.properties(&mut out)?;
-            if !is_binary {
-                beside = beside::of_xlsx(&mut package)?;
-            }
+            beside = beside::of_package(&mut package, is_binary)?;
+        } else if let Some(content) = container.read("content.xml")?
+            && let Ok(content) = std::str::from_utf8(&content)
+        {
+            beside = ods::beside(content);
         }
     } else if media_type == super::XLS {
         beside = ole::xls_beside(bytes, limits)?;

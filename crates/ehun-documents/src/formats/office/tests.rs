@@ -339,6 +339,72 @@ fn pptx_boxes_of_groups_are_boxes_of_the_slide() {
 }
 
 #[test]
+fn pptx_is_read_by_position_not_by_order_of_drawing() {
+    let transform = |x: u32, y: u32, cx: u32, cy: u32| {
+        let [x, y, cx, cy] = [x, y, cx, cy].map(|points| points * 12_700);
+        format!("<p:spPr><a:xfrm><a:off x='{x}' y='{y}'/><a:ext cx='{cx}' cy='{cy}'/></a:xfrm></p:spPr>")
+    };
+    let shape = |holder: &str, properties: &str, text: &str| {
+        format!(
+            "<p:sp><p:nvSpPr><p:nvPr>{holder}</p:nvPr></p:nvSpPr>{properties}<p:txBody><a:p><a:r><a:t>{text}</a:t></a:r>
+            </a:p></p:txBody></p:sp>"
+        )
+    };
+    let part = |root: &str, shapes: &[String]| {
+        format!("<p:{root}><p:cSld><p:spTree>{}</p:spTree></p:cSld></p:{root}>", shapes.concat())
+    };
+    let slide = part(
+        "sld",
+        &[
+            shape("<p:ph type='sldNum' idx='12'/>", "", "7"),
+            shape("", &transform(480, 160, 200, 100), "Right text"),
+            // By its index, the left column of the layout; by its type the master's body.
+            shape("<p:ph idx='1'/>", "<p:spPr/>", "Left text"),
+            shape("", &transform(480, 120, 200, 38), "Right heading"),
+            shape("<p:ph type='body' idx='9'/>", "<p:spPr/>", "Left heading"),
+            shape("", &transform(40, 300, 640, 30), "Below both"),
+            shape("<p:ph type='title'/>", "", "Title"),
+        ],
+    );
+    let layout = part(
+        "sldLayout",
+        &[
+            shape("<p:ph type='title'/>", "", "Click"),
+            shape("<p:ph idx='1'/>", &transform(40, 160, 200, 100), "Click"),
+            shape("<p:ph type='body' idx='9'/>", &transform(40, 120, 200, 38), "Click"),
+        ],
+    );
+    let master = part("sldMaster", &[shape("<p:ph type='title'/>", &transform(40, 20, 640, 60), "Click")]);
+    let document = parse(&[
+        ("[Content_Types].xml", ""),
+        ("_rels/.rels", &relations(&[("r1", "officeDocument", "ppt/presentation.xml")])),
+        (
+            "ppt/presentation.xml",
+            "<p:presentation><p:sldIdLst><p:sldId id='1' r:id='s'/></p:sldIdLst></p:presentation>",
+        ),
+        ("ppt/_rels/presentation.xml.rels", &relations(&[("s", "slide", "slides/a.xml")])),
+        ("ppt/slides/a.xml", &slide),
+        ("ppt/slides/_rels/a.xml.rels", &relations(&[("l", "slideLayout", "../layouts/l.xml")])),
+        ("ppt/layouts/l.xml", &layout),
+        ("ppt/layouts/_rels/l.xml.rels", &relations(&[("m", "slideMaster", "../m.xml")])),
+        ("ppt/m.xml", &master),
+    ]);
+    assert_eq!(
+        seen(&document),
+        [
+            "Heading: Title",
+            "ListItem: Left heading",
+            "ListItem: Left text",
+            "Paragraph: Right heading",
+            "Paragraph: Right text",
+            "Paragraph: Below both",
+            "PageFooter: 7",
+        ]
+    );
+    assert_eq!(document.blocks[0].bbox.map(|b| [b.x0, b.y0, b.x1, b.y1]), Some([40.0, 20.0, 680.0, 80.0]));
+}
+
+#[test]
 fn sheets_far_apart_hidden_and_with_margins() {
     let sheet = "<worksheet xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main'>
         <cols><col min='2' max='2' hidden='1'/></cols><sheetData>
