@@ -65,7 +65,7 @@ pub fn soak(folders: &[String]) -> Outcome {
 }
 
 /// Waits for the end; the exit code and the largest resident size that was seen, bytes.
-fn watch(child: &mut Child) -> Result<(Option<i32>, Option<u64>), String> {
+pub fn watch(child: &mut Child) -> Result<(Option<i32>, Option<u64>), String> {
     let status = PathBuf::from(format!("/proc/{}/status", child.id()));
     let mut peak = None;
     loop {
@@ -160,8 +160,8 @@ fn print(counts: &BTreeMap<String, BTreeMap<String, u64>>) {
     }
 }
 
-/// Writes the small model.
-fn small_model(folder: &Path) -> Outcome {
+/// Writes the small model: see [`soak`].
+pub fn small_model(folder: &Path) -> Outcome {
     let error = |path: &Path, e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let pooling = folder.join("1_Pooling");
     fs::create_dir_all(&pooling).map_err(|e| error(&pooling, &e))?;

@@ -6,6 +6,7 @@ mod documents;
 mod fetch;
 mod floors;
 mod fuzz;
+mod memory;
 mod model;
 mod models;
 mod product;
@@ -61,7 +62,7 @@ const TASKS: &[Task] = &[
     Task { name: "leaks", about: "valgrind over the foreign interface of the XLA backend", run: xla::leaks },
     Task {
         name: "soak",
-        about: "the long suites: `soak kill`, `soak documents DIR...`, `soak programs`, `soak models`",
+        about: "the long suites: `soak kill`, `soak documents DIR...`, `soak memory`, `soak programs`, `soak models`",
         run: soak::soak,
     },
 ];

@@ -1,12 +1,13 @@
 //! Chunks with the same words are kept once, with the places of the others.
 //!
 //! The full table stays beside the journal, and the table that readers read is made of it anew whenever it changes: so the first
-//! of several equal chunks may go or change, and the next one takes its place, whatever was processed in which run. A pass over
-//! the texts finds what is repeated, and a second one writes. Memory holds about 50 bytes for a chunk and 100 for a
-//! repeated one, and no text.
+//! of several equal chunks may go or change, and the next one takes its place, whatever was processed in which run.
+//!
+//! A pass over the texts notes the hash and the place of each chunk. Sorted by hash, the repeated ones stand together; sorted by
+//! row, what was found goes beside a second pass, which writes. The sorting is done in temporary files, so memory does not
+//! grow with the number of chunks; only the places of one chunk are held together, because they are one value of its row.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::builder::{UInt32Builder, UInt64Builder};
@@ -15,19 +16,25 @@ use arrow_array::types::{UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
 use arrow_select::filter::filter_record_batch;
+use serde::{Deserialize, Serialize};
 
 use crate::error::JobError;
 use crate::extra::list;
 use crate::rows::strings;
+use crate::sort::{Ahead, Sorter};
 use crate::table::read_table;
+
+/// Memory for each of the sorts.
+const SORT_BYTES: usize = 8 << 20;
 
 /// The column of places.
 pub(crate) const ALSO_AT: &str = "also_at";
 
-/// Where a chunk is that is not kept.
+/// Where a chunk is.
+#[derive(Serialize, Deserialize)]
 struct Place {
-    document_id: Arc<str>,
-    path: Arc<str>,
+    document_id: String,
+    path: String,
     chunk: u32,
     page: Option<u32>,
     char_start: u64,
@@ -36,10 +43,11 @@ struct Place {
 
 /// What is repeated in a table of chunks.
 pub(crate) struct Repeats {
-    /// By the row that is kept.
-    places: HashMap<u64, Vec<Place>>,
-    /// A bit for each row: whether it is left out.
-    dropped: Vec<u64>,
+    table: PathBuf,
+    /// By the row that is kept, then by the row that is not.
+    places: Ahead,
+    /// The rows that are left out.
+    dropped: Ahead,
     next_row: u64,
 }
 
@@ -66,47 +74,28 @@ fn key(text: &str) -> [u8; 16] {
 }
 
 impl Repeats {
-    /// Reads the table once.
-    pub(crate) fn find(path: &Path) -> Result<Self, JobError> {
-        let columns = ["document_id", "path", "chunk", "page", "char_start", "char_end", "text"];
-        let mut first: HashMap<[u8; 16], u64> = HashMap::new();
-        let mut this = Self { places: HashMap::new(), dropped: Vec::new(), next_row: 0 };
-        let mut last: (Arc<str>, Arc<str>) = ("".into(), "".into());
-        let mut row = 0;
-        for batch in read_table(path, Some(&columns), 1024)? {
-            let batch = batch?;
-            let column = |name: &str| {
-                let missing = || JobError::File { path: path.to_owned(), message: format!("no column `{name}`") };
-                batch.column_by_name(name).ok_or_else(missing)
-            };
-            let text = |name: &str| Ok::<_, JobError>(column(name)?.as_string::<i32>());
-            let (ids, paths, texts) = (text("document_id")?, text("path")?, text("text")?);
-            let (chunks, pages) =
-                (column("chunk")?.as_primitive::<UInt32Type>(), column("page")?.as_primitive::<UInt32Type>());
-            let starts = column("char_start")?.as_primitive::<UInt64Type>();
-            let ends = column("char_end")?.as_primitive::<UInt64Type>();
-            this.dropped.resize((row as usize + batch.num_rows()).div_ceil(64), 0);
-            for i in 0..batch.num_rows() {
-                let kept = *first.entry(key(texts.value(i))).or_insert(row);
-                if kept != row {
-                    this.dropped[(row / 64) as usize] |= 1 << (row % 64);
-                    // The rows of a document follow each other: they share its names.
-                    if *last.0 != *ids.value(i) || *last.1 != *paths.value(i) {
-                        last = (ids.value(i).into(), paths.value(i).into());
-                    }
-                    this.places.entry(kept).or_default().push(Place {
-                        document_id: Arc::clone(&last.0),
-                        path: Arc::clone(&last.1),
-                        chunk: chunks.value(i),
-                        page: (!pages.is_null(i)).then(|| pages.value(i)),
-                        char_start: starts.value(i),
-                        char_end: ends.value(i),
-                    });
-                }
-                row += 1;
+    /// Reads the table once, with temporary files in the folder `scratch`.
+    pub(crate) fn find(path: &Path, scratch: &Path) -> Result<Self, JobError> {
+        Self::find_within(path, scratch, SORT_BYTES)
+    }
+
+    fn find_within(path: &Path, scratch: &Path, budget: usize) -> Result<Self, JobError> {
+        let mut by_text = Sorter::new(scratch, budget);
+        note_chunks(path, &mut by_text)?;
+        let (mut places, mut dropped) = (Sorter::new(scratch, budget), Sorter::new(scratch, budget));
+        let mut kept = Vec::new();
+        for record in by_text.finish()? {
+            let (hash_and_row, place) = record?;
+            if kept.get(..16) == hash_and_row.get(..16) {
+                let row = &hash_and_row[16..];
+                places.add(&[&kept[16..], row].concat(), &place)?;
+                dropped.add(row, &[])?;
+            } else {
+                kept = hash_and_row;
             }
         }
-        Ok(this)
+        let (places, dropped) = (Ahead::new(places.finish()?)?, Ahead::new(dropped.finish()?)?);
+        Ok(Self { table: path.to_owned(), places, dropped, next_row: 0 })
     }
 
     /// `schema` with the column of places.
@@ -118,18 +107,63 @@ impl Repeats {
     }
 
     /// The rows of the next batch that are kept, with the places of those that are not. Batches come in the table's order.
-    pub(crate) fn apply(&mut self, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
-        let rows = self.next_row..self.next_row + batch.num_rows() as u64;
-        self.next_row = rows.end;
-        let is_kept = |row: u64| self.dropped[(row / 64) as usize] >> (row % 64) & 1 == 0;
-        let mask: BooleanArray = rows.clone().map(|row| Some(is_kept(row))).collect();
-        let kept = filter_record_batch(batch, &mask)?;
-        let of_row: Vec<Vec<Place>> =
-            rows.filter(|row| is_kept(*row)).map(|row| self.places.remove(&row).unwrap_or_default()).collect();
-        let mut columns = kept.columns().to_vec();
-        columns.push(places(&of_row)?);
-        RecordBatch::try_new(Arc::clone(schema), columns)
+    pub(crate) fn apply(&mut self, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, JobError> {
+        let mut is_kept = Vec::with_capacity(batch.num_rows());
+        let mut of_row = Vec::new();
+        for _ in 0..batch.num_rows() {
+            let row = self.next_row.to_be_bytes();
+            self.next_row += 1;
+            let kept = self.dropped.take(&row)?.is_none();
+            is_kept.push(kept);
+            if kept {
+                let mut here = Vec::new();
+                while let Some(place) = self.places.take(&row)? {
+                    here.push(serde_json::from_slice(&place).map_err(JobError::file(&self.table))?);
+                }
+                of_row.push(here);
+            }
+        }
+        let with_places = || {
+            let kept = filter_record_batch(batch, &BooleanArray::from(is_kept))?;
+            let mut columns = kept.columns().to_vec();
+            columns.push(places(&of_row)?);
+            RecordBatch::try_new(Arc::clone(schema), columns)
+        };
+        with_places().map_err(JobError::file(&self.table))
     }
+}
+
+/// Gives `by_text` a record for each chunk: the hash of its words and its row, and its place.
+fn note_chunks(path: &Path, by_text: &mut Sorter) -> Result<(), JobError> {
+    let columns = ["document_id", "path", "chunk", "page", "char_start", "char_end", "text"];
+    let mut row = 0u64;
+    for batch in read_table(path, Some(&columns), 1024)? {
+        let batch = batch?;
+        let column = |name: &str| {
+            let missing = || JobError::File { path: path.to_owned(), message: format!("no column `{name}`") };
+            batch.column_by_name(name).ok_or_else(missing)
+        };
+        let text = |name: &str| Ok::<_, JobError>(column(name)?.as_string::<i32>());
+        let (ids, paths, texts) = (text("document_id")?, text("path")?, text("text")?);
+        let chunks = column("chunk")?.as_primitive::<UInt32Type>();
+        let pages = column("page")?.as_primitive::<UInt32Type>();
+        let starts = column("char_start")?.as_primitive::<UInt64Type>();
+        let ends = column("char_end")?.as_primitive::<UInt64Type>();
+        for i in 0..batch.num_rows() {
+            let place = Place {
+                document_id: ids.value(i).to_owned(),
+                path: paths.value(i).to_owned(),
+                chunk: chunks.value(i),
+                page: (!pages.is_null(i)).then(|| pages.value(i)),
+                char_start: starts.value(i),
+                char_end: ends.value(i),
+            };
+            let place = serde_json::to_vec(&place).map_err(JobError::file(path))?;
+            by_text.add(&[&key(texts.value(i))[..], &row.to_be_bytes()].concat(), &place)?;
+            row += 1;
+        }
+    }
+    Ok(())
 }
 
 fn places(of_row: &[Vec<Place>]) -> Result<ArrayRef, ArrowError> {
@@ -156,7 +190,74 @@ fn places(of_row: &[Vec<Place>]) -> Result<ArrayRef, ArrowError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::table::TableWriter;
+
+    /// Writes a table of chunks with these texts, each a document of its own, and gives the rows that are kept with the rows
+    /// at the places of the others.
+    fn kept(texts: &[String], budget: usize) -> Vec<(u32, Vec<u32>)> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chunks.parquet");
+        let numbers = || (0..texts.len() as u32).collect::<Vec<_>>();
+        let longs = || Arc::new(arrow_array::UInt64Array::from_iter_values(numbers().into_iter().map(u64::from)));
+        let names: Vec<String> = (0..texts.len()).map(|i| format!("d{i}")).collect();
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("document_id", strings(names.iter().map(|name| Some(name.as_str())))),
+            ("path", strings(names.iter().map(|name| Some(name.as_str())))),
+            ("chunk", Arc::new(arrow_array::UInt32Array::from(numbers()))),
+            (
+                "page",
+                Arc::new(arrow_array::UInt32Array::from_iter(numbers().into_iter().map(|n| (n > 0).then_some(n)))),
+            ),
+            ("char_start", longs()),
+            ("char_end", longs()),
+            ("text", strings(texts.iter().map(|text| Some(text.as_str())))),
+        ];
+        let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).unwrap();
+        let mut writer = TableWriter::create(&path, &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+
+        let mut repeats = Repeats::find_within(&path, folder.path(), budget).unwrap();
+        let mut kept = Vec::new();
+        for batch in read_table(&path, None, 7).unwrap() {
+            let batch = batch.unwrap();
+            let schema = Repeats::schema(&batch.schema());
+            let batch = repeats.apply(&batch, &schema).unwrap();
+            let also = batch.column_by_name(ALSO_AT).unwrap().as_list::<i32>();
+            for row in 0..batch.num_rows() {
+                let places = also.value(row);
+                let places = places.as_struct();
+                let chunks = places.column_by_name("chunk").unwrap().as_primitive::<UInt32Type>().values().to_vec();
+                let pages = places.column_by_name("page").unwrap().as_primitive::<UInt32Type>();
+                assert_eq!(pages.iter().map(|page| page.unwrap_or(0)).collect::<Vec<_>>(), chunks);
+                let own = batch.column_by_name("chunk").unwrap().as_primitive::<UInt32Type>().value(row);
+                kept.push((own, chunks));
+            }
+        }
+        kept
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn the_first_of_equal_texts_has_the_places_of_the_others(
+            texts in proptest::collection::vec("[ab ]{0,3}", 1..60),
+            budget in prop_oneof![Just(0usize), Just(1 << 20)],
+        ) {
+            let mut expected: Vec<(u32, Vec<u32>)> = Vec::new();
+            for (row, text) in (0..).zip(&texts) {
+                let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+                match expected.iter_mut().find(|(first, _)| words(&texts[*first as usize]) == words(text)) {
+                    Some((_, places)) => places.push(row),
+                    None => expected.push((row, Vec::new())),
+                }
+            }
+            prop_assert_eq!(kept(&texts, budget), expected);
+        }
+    }
 
     #[test]
     fn whitespace_makes_no_other_text() {

@@ -72,7 +72,7 @@ pub(crate) fn export(from: &Path, to: &Path, format: Format, mut repeats: Option
     let mut rows = 0;
     let batches = batches.map(|batch| {
         let batch = match &mut repeats {
-            Some(repeats) => repeats.apply(&batch?, &schema).map_err(JobError::file(from))?,
+            Some(repeats) => repeats.apply(&batch?, &schema)?,
             None => batch?,
         };
         rows += batch.num_rows() as u64;

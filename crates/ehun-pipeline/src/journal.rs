@@ -1,7 +1,7 @@
 //! What is done, one line for each fact, each made durable before anything relies on it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -49,29 +49,28 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal, which need not exist, and reads what it says. A line that a crash cut short, and what follows it,
-    /// is as if it had not been written, and is taken out.
-    pub(crate) fn open(path: &Path) -> Result<(Self, Vec<Record>), JobError> {
-        let text = match fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(JobError::io(path, "read")(error)),
-        };
-        let mut records = Vec::new();
+    /// Opens the journal, which need not exist, and gives what it says to `each`, one fact after the other. A line that a crash
+    /// cut short, and what follows it, is as if it had not been written, and is taken out.
+    pub(crate) fn open(path: &Path, mut each: impl FnMut(Record)) -> Result<Self, JobError> {
+        let mut options = OpenOptions::new();
+        let file = options.create(true).read(true).append(true).open(path).map_err(JobError::io(path, "open"))?;
+        let mut reader = BufReader::new(&file);
         let mut whole = 0;
-        for line in text.split_inclusive(|&byte| byte == b'\n') {
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = reader.read_until(b'\n', &mut line).map_err(JobError::io(path, "read"))?;
             let Some(content) = line.strip_suffix(b"\n") else { break };
             let Ok(Line { record, check }) = serde_json::from_slice(content) else { break };
             if check != check_of(&record) {
                 break;
             }
-            records.push(record);
-            whole += line.len();
+            each(record);
+            whole += read as u64;
         }
-        let file = OpenOptions::new().create(true).append(true).open(path).map_err(JobError::io(path, "open"))?;
-        file.set_len(whole as u64).map_err(JobError::io(path, "write"))?;
+        file.set_len(whole).map_err(JobError::io(path, "write"))?;
         file.sync_all().map_err(JobError::io(path, "synchronise"))?;
-        Ok((Self { path: path.to_owned(), file }, records))
+        Ok(Self { path: path.to_owned(), file })
     }
 
     /// Adds a fact and makes it durable.
@@ -94,7 +93,14 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    fn read(path: &Path) -> (Journal, Vec<Record>) {
+        let mut records = Vec::new();
+        (Journal::open(path, |record| records.push(record)).unwrap(), records)
+    }
 
     #[test]
     fn a_torn_end_is_forgotten_wherever_it_is_torn() {
@@ -107,12 +113,12 @@ mod tests {
         let ends: Vec<usize> = whole.match_indices('\n').map(|(at, _)| at + 1).collect();
         for cut in 0..=whole.len() {
             fs::write(&path, &whole.as_bytes()[..cut]).unwrap();
-            let (mut journal, read) = Journal::open(&path).unwrap();
+            let (mut journal, found) = read(&path);
             let expected = ends.iter().filter(|&&end| end <= cut).count();
-            assert_eq!(read, records[..expected], "cut at {cut}");
+            assert_eq!(found, records[..expected], "cut at {cut}");
             let next = Record::Publish { through: 9 };
             journal.add(&next).unwrap();
-            assert_eq!(Journal::open(&path).unwrap().1.last(), Some(&next));
+            assert_eq!(read(&path).1.last(), Some(&next));
         }
     }
 
@@ -123,10 +129,10 @@ mod tests {
         let records = [Record::Publish { through: 1 }, Record::Published { through: 1 }];
         let whole: String = records.iter().map(line_of).collect();
         fs::write(&path, whole.replacen("\"through\":1", "\"through\":2", 1)).unwrap();
-        assert_eq!(Journal::open(&path).unwrap().1, []);
-        let (mut journal, _) = Journal::open(&path).unwrap();
+        assert_eq!(read(&path).1, []);
+        let (mut journal, _) = read(&path);
         journal.reset(&records[1]).unwrap();
         journal.add(&records[0]).unwrap();
-        assert_eq!(Journal::open(&path).unwrap().1, [records[1].clone(), records[0].clone()]);
+        assert_eq!(read(&path).1, [records[1].clone(), records[0].clone()]);
     }
 }

@@ -4,8 +4,8 @@
 //! walk and hash -> parse and cut (several threads) -> put in order, hand to the engine -> wait for vectors, write
 //! ```
 //!
-//! What is between the first step and the last is bounded in sources, bytes and chunks, so memory does not grow with the
-//! job; only the index of what has been processed does, by about 50 bytes for a source.
+//! What is between the first step and the last is bounded in sources, bytes and chunks, and what was processed before is read
+//! beside the walk, in the same order: memory does not grow with the job.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -21,11 +21,12 @@ use crate::error::JobError;
 use crate::extra::Annotator;
 use crate::gate::Gate;
 use crate::job::{Event, Failure, JobOptions, LISTED_FAILURES, Listener, Output, Report};
+use crate::known::{Gone, KnownSources, Lookup};
 use crate::parse::{Parsed, Parser, fingerprint, hash_file};
 use crate::rows::{ChunkRow, DocumentRow, Embedded, Producer};
 use crate::sink::Sink;
-use crate::source::{SourceFile, Walk, key, truncated};
-use crate::store::{Index, Store};
+use crate::source::{SourceFile, Walk};
+use crate::store::{Store, work_folder};
 
 /// Chunks that are handed to the engine at once.
 const GROUP: usize = 32;
@@ -93,13 +94,13 @@ pub struct Tools<'a> {
 pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobError> {
     let start = Instant::now();
     let settings = settings_hash(tools, options);
-    let skip = match &options.output {
-        Output::Folder(folder) => folder.as_path(),
-        Output::Stdout => Path::new(""),
+    let (skip, scratch) = match &options.output {
+        Output::Folder(folder) => (folder.as_path(), work_folder(folder, options.shard)),
+        Output::Stdout => (Path::new(""), std::env::temp_dir()),
     };
     // A mistake in the inputs is found before anything is written.
-    let walk = Walk::new(&options.inputs, skip)?;
-    let counting = Walk::new(&options.inputs, skip)?;
+    let walk = Walk::new(&options.inputs, skip, &scratch)?;
+    let counting = Walk::new(&options.inputs, skip, &scratch)?;
     let mut sink = match &options.output {
         Output::Folder(folder) => {
             let store = Store::open(folder, options.shard, options.format, tools.producer, options.dedup)?;
@@ -107,10 +108,11 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
         }
         Output::Stdout => Sink::Stdout(tools.producer.clone()),
     };
-    let mut index = match &sink {
-        Sink::Store { store, .. } => store.index()?,
-        Sink::Stdout(_) => Index::new(),
+    let known = match &sink {
+        Sink::Store { store, .. } => store.known(),
+        Sink::Stdout(_) => KnownSources::new(Vec::new()),
     };
+    let lookup = Lookup::new(known, options.prune.then_some(scratch.as_path()))?;
     let mut report = Report::default();
     let parsing = AtomicU64::new(0);
     let gate = Gate::new(options.workers * 4 + 8, BYTES_AHEAD);
@@ -126,15 +128,15 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
         settings,
     };
 
-    std::thread::scope(|scope| {
+    let gone = std::thread::scope(|scope| {
         let (tasks_out, tasks_in) = mpsc::sync_channel::<Task>(options.workers);
         let (pieces_out, pieces_in) = mpsc::sync_channel::<(u64, Piece)>(options.workers * 2);
         let (steps_out, steps_in) = mpsc::sync_channel::<Step>(GROUPS_AHEAD);
         let tasks_in = Arc::new(Mutex::new(tasks_in));
-        let (gate, parser, index, parsing) = (&gate, &parser, &mut index, &parsing);
+        let (gate, parser, parsing) = (&gate, &parser, &parsing);
 
         scope.spawn(move || count(counting, options, tools));
-        let walker = scope.spawn(move || walk_all(walk, options, tools, &settings, index, gate, &tasks_out));
+        let walker = scope.spawn(move || walk_all(walk, options, tools, &settings, lookup, gate, &tasks_out));
         for _ in 0..options.workers.max(1) {
             let (tasks_in, pieces_out) = (Arc::clone(&tasks_in), pieces_out.clone());
             scope.spawn(move || parse_all(parser, &tasks_in, &pieces_out, parsing));
@@ -147,29 +149,31 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
         // Whoever still waits to hand something on is let go.
         gate.close();
         drop(steps_in);
-        let skipped = walker.join().unwrap_or_default();
+        let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        written?;
+        let skipped = walked?;
         report.unchanged = skipped.unchanged;
         report.failed_before = skipped.failed_before;
-        written
+        Ok::<_, JobError>(skipped.gone)
     })?;
 
     report.interrupted = tools.stop.load(Ordering::SeqCst);
     if let Sink::Store { mut store, .. } = sink {
         report.tables = store.final_tables();
-        let gone = options.prune && index.values().any(|known| !known.seen);
-        if !report.interrupted && (store.has_parts() || gone || !store.has_tables()) {
+        let some_gone = gone.as_ref().is_some_and(|gone| gone.count() > 0);
+        if !report.interrupted && (store.has_parts() || some_gone || !store.has_tables()) {
             tools.listener.event(&Event::Publishing);
-            let pruned = std::cell::Cell::new(0);
-            let is_gone = |source: &str| {
-                let unseen = index.get(&key(source)).is_some_and(|known| !known.seen);
-                let gone = options.prune && unseen && !Path::new(source).exists();
-                pruned.set(pruned.get() + u64::from(gone));
-                gone
+            let mut is_gone = gone.map(Gone::lookup).transpose()?;
+            let mut pruned = 0;
+            let mut is_dropped = |source: &str| {
+                let gone = is_gone.as_mut().map_or(Ok(false), |is_gone| is_gone(source))?;
+                pruned += u64::from(gone);
+                Ok(gone)
             };
             let publishing = Instant::now();
-            report.rows = Some(store.publish(&is_gone)?);
+            report.rows = Some(store.publish(&mut is_dropped)?);
             report.stages.write += publishing.elapsed().as_secs_f64();
-            report.pruned = pruned.get();
+            report.pruned = pruned;
         }
     }
     report.stages.parse = Duration::from_nanos(parsing.into_inner()).as_secs_f64();
@@ -197,6 +201,8 @@ fn takes(options: &JobOptions, name: &str) -> bool {
 fn count(walk: Walk, options: &JobOptions, tools: &Tools<'_>) {
     let mut sources = 0;
     for file in walk {
+        // The other walk says what is wrong.
+        let Ok(file) = file else { return };
         if tools.stop.load(Ordering::Relaxed) {
             return;
         }
@@ -209,6 +215,7 @@ fn count(walk: Walk, options: &JobOptions, tools: &Tools<'_>) {
 struct Skipped {
     unchanged: u64,
     failed_before: u64,
+    gone: Option<Gone>,
 }
 
 fn walk_all(
@@ -216,15 +223,19 @@ fn walk_all(
     options: &JobOptions,
     tools: &Tools<'_>,
     settings: &blake3::Hash,
-    index: &mut Index,
+    mut lookup: Lookup,
     gate: &Gate,
     tasks: &mpsc::SyncSender<Task>,
-) -> Skipped {
+) -> Result<Skipped, JobError> {
     let mut skipped = Skipped::default();
     let mut number = 0;
-    for mut file in walk.filter(|file| takes(options, &file.name)) {
+    for file in walk {
+        let mut file = file?;
+        if !takes(options, &file.name) {
+            continue;
+        }
         if tools.stop.load(Ordering::SeqCst) {
-            break;
+            return Ok(skipped);
         }
         let hashed = match file.error.take() {
             Some(error) => Err(error),
@@ -234,9 +245,8 @@ fn walk_all(
             file.error = Some(error);
             (blake3::hash(b"not readable"), 0)
         });
-        if let Some(known) = index.get_mut(&key(&file.name)) {
-            known.seen = true;
-            let unchanged = known.fingerprint == truncated(&fingerprint(&hash, settings));
+        if let Some(known) = lookup.find(&file.name)? {
+            let unchanged = known.fingerprint == fingerprint(&hash, settings).to_hex().as_str();
             if unchanged && !(known.failed && options.retry_failed) {
                 skipped.unchanged += 1;
                 skipped.failed_before += u64::from(known.failed);
@@ -245,11 +255,12 @@ fn walk_all(
             }
         }
         if !gate.enter(bytes) || tasks.send(Task { number, file, hash, bytes }).is_err() {
-            break;
+            return Ok(skipped);
         }
         number += 1;
     }
-    skipped
+    skipped.gone = lookup.finish()?;
+    Ok(skipped)
 }
 
 /// Adds the time that it parses, in nanoseconds, to `busy`: what it waits for others is not parsing.

@@ -19,7 +19,6 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use arrow_array::{Array, StringArray};
 use arrow_schema::{Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 
@@ -28,11 +27,11 @@ use crate::error::JobError;
 use crate::export::{Format, export};
 use crate::extra::Extra;
 use crate::journal::{Journal, Record};
-use crate::merge::{Cursor, Input, merge};
-use crate::rows::{
-    ChunkRow, DocumentRow, FAILED, Producer, chunk_batch, chunk_schema, document_batch, document_schema,
-};
-use crate::source::{key, order};
+use crate::known::KnownSources;
+use crate::merge::{Cursor, Files, Input, IsDropped, merge};
+use crate::parts::{Chain, Said};
+use crate::rows::{ChunkRow, DocumentRow, Producer, chunk_batch, chunk_schema, document_batch, document_schema};
+use crate::source::key;
 use crate::table::{PUBLICATION, TableWriter, publication, read_table, rename, sync_folder};
 
 /// The table of chunks.
@@ -80,24 +79,18 @@ struct Job {
     dedup: bool,
 }
 
-/// What is known of a source that has been processed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) fingerprint: [u8; 16],
-    pub(crate) failed: bool,
-    /// Whether this run came across it.
-    pub(crate) seen: bool,
-    /// Which table said so: a later one replaces what an earlier one said.
-    table: u32,
+fn suffix(shard: Option<Shard>) -> String {
+    let shard = shard.filter(|shard| shard.count > 1);
+    shard.map_or_else(String::new, |s| format!("-{:05}-of-{:05}", s.index, s.count))
 }
 
-/// By [`key`]: about 50 bytes for a source.
-pub(crate) type Index = HashMap<[u8; 16], Known>;
+/// Where a job keeps what is its own in the output folder.
+pub(crate) fn work_folder(folder: &Path, shard: Option<Shard>) -> PathBuf {
+    folder.join(format!(".ehun{}", suffix(shard)))
+}
 
-struct PartName {
-    number: u64,
-    first: String,
-    last: String,
+fn part_path(parts: &Path, number: u64, table: &str) -> PathBuf {
+    parts.join(format!("{number:08}.{table}.parquet"))
 }
 
 /// An output folder that this run holds.
@@ -109,7 +102,7 @@ pub(crate) struct Store {
     dedup: bool,
     producer: Producer,
     journal: Journal,
-    parts: Vec<PartName>,
+    chains: Vec<Chain>,
     next_part: u64,
     /// Held until the store is dropped.
     _lock: File,
@@ -156,9 +149,8 @@ impl Store {
         producer: &Producer,
         dedup: bool,
     ) -> Result<Self, JobError> {
-        let shard = shard.filter(|shard| shard.count > 1);
-        let suffix = shard.map_or_else(String::new, |s| format!("-{:05}-of-{:05}", s.index, s.count));
-        let work = folder.join(format!(".ehun{suffix}"));
+        let suffix = suffix(shard);
+        let work = work_folder(folder, shard);
         let fresh = !work.join("job.json").exists();
         let parts = work.join("parts");
         fs::create_dir_all(&parts).map_err(JobError::io(folder, "create"))?;
@@ -169,7 +161,8 @@ impl Store {
             Err(fs::TryLockError::WouldBlock) => return Err(JobError::Locked { folder: folder.to_owned() }),
             Err(fs::TryLockError::Error(error)) => return Err(JobError::io(&lock_path, "lock")(error)),
         }
-        let (journal, records) = Journal::open(&work.join("journal"))?;
+        let mut said = Said::default();
+        let journal = Journal::open(&work.join("journal"), |record| said.hear(record))?;
         let mut store = Self {
             folder: folder.to_owned(),
             work,
@@ -178,12 +171,16 @@ impl Store {
             dedup,
             producer: producer.clone(),
             journal,
-            parts: Vec::new(),
-            next_part: 1,
+            next_part: said.next_part(),
+            chains: said.chains,
             _lock: lock,
         };
         store.check_job(fresh)?;
-        store.recover(records)?;
+        match said.publishing {
+            Some(through) => store.install(through)?,
+            None => store.clear_next()?,
+        }
+        store.delete_stray_parts()?;
         Ok(store)
     }
 
@@ -235,31 +232,6 @@ impl Store {
         Ok(())
     }
 
-    fn recover(&mut self, records: Vec<Record>) -> Result<(), JobError> {
-        let mut through = 0;
-        let mut publishing = None;
-        for record in records {
-            match record {
-                Record::Part { number, first, last } => {
-                    self.parts.push(PartName { number, first, last });
-                    self.next_part = self.next_part.max(number + 1);
-                }
-                Record::Publish { through } => publishing = Some(through),
-                Record::Published { through: done } => {
-                    through = done;
-                    publishing = None;
-                }
-            }
-        }
-        self.next_part = self.next_part.max(through + 1);
-        self.parts.retain(|part| part.number > through);
-        match publishing {
-            Some(through) => self.install(through)?,
-            None => self.clear_next()?,
-        }
-        self.delete_stray_parts()
-    }
-
     fn next_folder(&self) -> PathBuf {
         self.work.join("next")
     }
@@ -279,7 +251,7 @@ impl Store {
             let path = entry.map_err(JobError::io(&folder, "read"))?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             let number = name.split('.').next().and_then(|number| number.parse::<u64>().ok());
-            let known = number.is_some_and(|number| self.parts.iter().any(|part| part.number == number));
+            let known = number.is_some_and(|number| self.chains.iter().any(|chain| chain.has(number)));
             if !known || name.ends_with(".new") {
                 fs::remove_file(&path).map_err(JobError::io(&path, "remove"))?;
             }
@@ -288,7 +260,7 @@ impl Store {
     }
 
     fn part_path(&self, number: u64, table: &str) -> PathBuf {
-        self.work.join("parts").join(format!("{number:08}.{table}.parquet"))
+        part_path(&self.work.join("parts"), number, table)
     }
 
     /// Whether what readers read is made from the full table, which then lies beside the journal.
@@ -330,31 +302,20 @@ impl Store {
     }
 
     /// What has been processed before.
-    pub(crate) fn index(&self) -> Result<Index, JobError> {
-        let mut index = Index::new();
-        let base = Some(self.base("documents")).filter(|base| base.exists());
-        let parts = self.parts.iter().map(|part| self.part_path(part.number, "documents"));
-        for (table, path) in (0..).zip(base.into_iter().chain(parts)) {
-            for batch in read_table(&path, Some(&["source", "fingerprint", "status"]), 4096)? {
-                let batch = batch?;
-                let column = |name: &str| {
-                    let column = batch.column_by_name(name).and_then(|c| c.as_any().downcast_ref::<StringArray>());
-                    let missing = || JobError::File { path: path.clone(), message: format!("no text column `{name}`") };
-                    column.ok_or_else(missing)
-                };
-                let (sources, fingerprints, states) = (column("source")?, column("fingerprint")?, column("status")?);
-                for row in 0..batch.num_rows() {
-                    let fingerprint = short(fingerprints.value(row));
-                    let mut known = Known { fingerprint, failed: states.value(row) == FAILED, seen: false, table };
-                    let entry = index.entry(key(sources.value(row))).or_insert(known);
-                    if entry.table == table {
-                        known.failed |= entry.failed;
-                    }
-                    *entry = known;
-                }
-            }
-        }
-        Ok(index)
+    pub(crate) fn known(&self) -> KnownSources {
+        KnownSources::new(self.tables("documents"))
+    }
+
+    /// The full table of before, then the chains of parts, the oldest first.
+    fn tables(&self, table: &'static str) -> Vec<Files> {
+        // Both or none: rows are taken from the two side by side.
+        let has_base = self.base("documents").exists() && self.base(CHUNKS).exists();
+        let base = has_base.then(|| Box::new(std::iter::once(self.base(table))) as Files);
+        let chains = self.chains.iter().map(|chain| {
+            let parts = self.work.join("parts");
+            Box::new((chain.first..=chain.last).map(move |number| part_path(&parts, number, table))) as Files
+        });
+        base.into_iter().chain(chains).collect()
     }
 
     /// Begins a part.
@@ -389,13 +350,13 @@ impl Store {
         }
         sync_folder(&self.work.join("parts"))?;
         self.journal.add(&Record::Part { number, first: first.clone(), last: last.clone() })?;
-        self.parts.push(PartName { number, first, last });
+        Chain::add(&mut self.chains, number, &first, last);
         Ok(())
     }
 
     /// Whether there is anything that is not in the final tables.
     pub(crate) fn has_parts(&self) -> bool {
-        !self.parts.is_empty()
+        !self.chains.is_empty()
     }
 
     pub(crate) fn has_tables(&self) -> bool {
@@ -404,7 +365,7 @@ impl Store {
 
     /// Makes new final tables of those of before and the parts, without the sources that `is_dropped`. Rows of documents and
     /// of chunks.
-    pub(crate) fn publish(&mut self, is_dropped: &dyn Fn(&str) -> bool) -> Result<(u64, u64), JobError> {
+    pub(crate) fn publish(&mut self, is_dropped: IsDropped<'_>) -> Result<(u64, u64), JobError> {
         self.clear_next()?;
         let next = self.next_folder();
         fs::create_dir_all(&next).map_err(JobError::io(&next, "create"))?;
@@ -417,51 +378,34 @@ impl Store {
             SchemaRef::new(Schema::clone(&schema).with_metadata(HashMap::from([note])))
         };
         let mut documents = TableWriter::create(&documents_path, &numbered(document_schema()))?;
-        let mut inputs = self.inputs();
         let mut extra = Extra::of_producer(&self.producer);
-        for input in &inputs {
+        for path in self.tables(CHUNKS).into_iter().flatten() {
             // Rows of before keep what they have, also where this job does not ask for it.
-            for path in input.chunks.files() {
-                extra = extra.or(Extra::of_schema(&read_table(path, None, 1)?.schema()));
-            }
+            extra = extra.or(Extra::of_schema(&read_table(&path, None, 1)?.schema()));
         }
         let mut chunks = TableWriter::create(&chunks_path, &numbered(chunk_schema(self.producer.dimension, extra)))?;
-        merge(&mut inputs, is_dropped, &mut documents, &mut chunks)?;
+        merge(&mut self.inputs(), is_dropped, &mut documents, &mut chunks)?;
         let mut rows = (documents.finish()?, chunks.finish()?);
         if self.is_derived("documents") {
             export(&documents_path, &self.next_output("documents"), self.format, None)?;
         }
         if self.is_derived(CHUNKS) {
-            let repeats = self.dedup.then(|| Repeats::find(&chunks_path)).transpose()?;
+            let repeats = self.dedup.then(|| Repeats::find(&chunks_path, &self.work)).transpose()?;
             rows.1 = export(&chunks_path, &self.next_output(CHUNKS), self.format, repeats)?;
         }
         sync_folder(&next)?;
-        let through = self.parts.iter().map(|part| part.number).max().unwrap_or(self.next_part - 1);
+        let through = self.chains.iter().map(|chain| chain.last).max().unwrap_or(self.next_part - 1);
         self.journal.add(&Record::Publish { through })?;
         self.install(through)?;
         self.delete_stray_parts()?;
         Ok(rows)
     }
 
-    /// The tables of before, then the parts; parts whose sources rise from one to the next are one input.
     fn inputs(&self) -> Vec<Input> {
-        let mut chains: Vec<(Vec<PathBuf>, Vec<PathBuf>)> = Vec::new();
-        if self.base("documents").exists() && self.base("chunks").exists() {
-            chains.push((vec![self.base("documents")], vec![self.base("chunks")]));
-        }
-        let mut last: Option<&str> = None;
-        for part in &self.parts {
-            if last.is_none_or(|last| order(last, &part.first).is_ge()) {
-                chains.push((Vec::new(), Vec::new()));
-            }
-            if let Some((documents, chunks)) = chains.last_mut() {
-                documents.push(self.part_path(part.number, "documents"));
-                chunks.push(self.part_path(part.number, "chunks"));
-            }
-            last = Some(&part.last);
-        }
-        let input = |(documents, chunks)| Input { documents: Cursor::new(documents), chunks: Cursor::new(chunks) };
-        chains.into_iter().map(input).collect()
+        let pairs = self.tables("documents").into_iter().zip(self.tables(CHUNKS));
+        let input =
+            |(documents, chunks)| Input { documents: Cursor::new(documents, None), chunks: Cursor::new(chunks, None) };
+        pairs.map(input).collect()
     }
 
     /// Moves the tables of `next` to their places. May be repeated: what has been moved is not there any more.
@@ -474,14 +418,9 @@ impl Store {
         sync_folder(&self.folder)?;
         sync_folder(&self.work)?;
         self.journal.reset(&Record::Published { through })?;
-        self.parts.retain(|part| part.number > through);
+        Chain::forget(&mut self.chains, through);
         self.clear_next()
     }
-}
-
-/// The first 16 bytes of a fingerprint, which is written in hexadecimal; zeros where it is not.
-fn short(fingerprint: &str) -> [u8; 16] {
-    blake3::Hash::from_hex(fingerprint).map(|hash| crate::source::truncated(&hash)).unwrap_or_default()
 }
 
 #[cfg(test)]
