@@ -278,7 +278,7 @@ const FALLBACK_AFTER: Duration = Duration::from_secs(10);
 /// Batches that are run at the same time: one where the machine's cores are the backend, several where they only wait for a
 /// service elsewhere.
 pub fn workers<S: AsRef<str>>(names: &[S]) -> usize {
-    if names.first().map(AsRef::as_ref).is_some_and(|name| ehun_remote::is_remote(name)) { 4 } else { 1 }
+    if names.first().map(AsRef::as_ref).is_some_and(ehun_remote::is_remote) { 4 } else { 1 }
 }
 
 /// What vectors of `model` are marked with.
