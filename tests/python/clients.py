@@ -169,6 +169,7 @@ def of_curl(host: str) -> None:
     document = "# Tides\n\nThe moon draws the sea.\n"
     status, answer = curl(f"http://{host}/v1/documents?name=a.md", "--data-binary", document)
     assert status == 200 and answer["chunks"][0]["embedding"], answer
+    assert answer["chunks"][0]["labels"][0]["score"] > 0 and isinstance(answer["chunks"][0]["entities"], list), answer
 
 
 def main(ehun: str) -> None:

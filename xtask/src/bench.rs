@@ -70,13 +70,15 @@ fn start(rest: &[String]) -> Outcome {
     run(program("python3", &[script, "--ehun".into(), text(ehun())]).args(rest))
 }
 
-/// The server beside the engine without it: throughput, added latency, overload.
+/// The server beside the engine without it: throughput, added latency, overload; and what clients notice of swaps.
 fn serve(rest: &[String]) -> Outcome {
     build()?;
     let model = fetch::MINILM.fetch()?;
     run(&mut cargo(&["build", "--release", "--locked", "--package", "ehun-server", "--example", "drive"]))?;
     let drive = target().join("release/examples/drive");
-    run(program(drive, &[text(ehun()), text(model)]).args(rest))
+    run(program(drive, &[text(ehun()), text(model)]).args(rest))?;
+    fetch::plugins(&[])?;
+    run(program("python3", &[text(root().join("tests/python/swap_serve.py")), text(ehun())]).args(rest))
 }
 
 /// Pages of PDF a second in two workers, beside pdfium in two processes.

@@ -1,6 +1,7 @@
 //! The suites that take too long for every change.
 
-use crate::command::{Outcome, cargo, run};
+use crate::command::{Outcome, cargo, program, root, run, text};
+use crate::product::{build, ehun};
 use crate::{documents, memory, model, models, xla};
 
 /// The long suites by name.
@@ -12,16 +13,25 @@ pub fn soak(arguments: &[String]) -> Outcome {
         "memory" => memory::soak(rest),
         "programs" => xla::soak(),
         "models" => large_models(),
+        "serve" => serve(rest),
         _ => Err(
             "there are `soak kill` (the job is killed at 200 random moments and compared with an undisturbed run), \
                   `soak documents DIR...` (the job over trees of hard files: what came of them, and its memory), \
                   `soak memory [DOCUMENTS...]` (the job over 10,000 and 100,000 small files, or as many as are said: its memory must \
                   not tell them apart), \
+                  `soak serve [MINUTES]` (mixed load on the server: every answer as at first, no growth of memory, handles \
+                  and threads), \
                   `soak programs` (10,000 requests to a model on XLA: no compilation, no growth) and \
                   `soak models` (the large real models beside transformers)"
                 .to_owned(),
         ),
     }
+}
+
+/// The server under mixed load.
+fn serve(rest: &[String]) -> Outcome {
+    build()?;
+    run(program("python3", &[text(root().join("tests/python/soak_serve.py")), text(ehun())]).args(rest))
 }
 
 /// The real models that are too large for the tests of every change.

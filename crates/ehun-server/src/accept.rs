@@ -21,19 +21,20 @@ const HEAD_BYTES: usize = 64 << 10;
 const LAST_CALL: Duration = Duration::from_millis(50);
 
 /// Serves `router` on what `listener` takes until `stop` is ready, then waits until what is in flight has been answered. A client
-/// that sends nothing, or no whole head, for `slow` is hung up on.
+/// that sends nothing, or no whole head, for `slow` (asked when it connects) is hung up on.
 pub(crate) async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
-    slow: Duration,
+    slow: impl Fn() -> Duration,
     stop: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(slow).max_buf_size(HEAD_BYTES);
-    builder.http2().timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES as u32);
     let graceful = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop);
     let start = |io: L::Io| {
+        let slow = slow();
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(slow).max_buf_size(HEAD_BYTES);
+        builder.http2().timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES as u32);
         let io = TokioIo::new(FirstByte { io, limit: Some(Box::pin(tokio::time::sleep(slow))) });
         let connection = builder.serve_connection(io, TowerToHyperService::new(router.clone())).into_owned();
         let connection = graceful.watch(connection);

@@ -154,7 +154,7 @@ async fn act(
         Ok(Err(error)) => {
             let kind = match &error {
                 HostError::Unknown(_) => Kind::NotFound,
-                HostError::Load(_) => Kind::Invalid,
+                HostError::Load(_) | HostError::Tls(_) => Kind::Invalid,
                 HostError::Threads(_) => Kind::Unavailable,
                 HostError::Starting(_) => Kind::Starting,
                 HostError::Busy(_) | HostError::Rollout(_) | HostError::Reload(_) => Kind::Conflict,
@@ -179,7 +179,8 @@ pub async fn serve(
     let listener =
         tokio::net::TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;
     listening(listener.local_addr()?);
-    let slow = host.app().limits.slow;
+    let app = Arc::clone(host.app());
+    let slow = move || app.limits().slow;
     match host.app().tls.clone().filter(|_| !address.ip().is_loopback()) {
         Some(tls) => accept::serve(tls.listen(listener)?, router(host), slow, stop).await?,
         None => accept::serve(listener, router(host), slow, stop).await?,

@@ -1,19 +1,20 @@
 //! The services behind the server, by name.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ehun_documents::WorkerPool;
 use ehun_models::Task;
 
 use crate::auth::{Key, Keys};
+use crate::config::ServerConfig;
 use crate::fault::{Fault, Kind};
 use crate::metrics::Metrics;
 pub use crate::services::Served;
 use crate::services::Services;
 use crate::tls::Tls;
-use crate::trace::Telling;
+use crate::trace::{LogFormat, Telling};
 
 /// Bounds on what one request may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,11 +25,24 @@ pub struct Limits {
     pub items: usize,
     /// How long the head and the body of a request may each take to arrive.
     pub slow: Duration,
+    /// How long requests in flight may take after the server was told to end, and after a swap.
+    pub drain: Duration,
+}
+
+impl From<&ServerConfig> for Limits {
+    fn from(config: &ServerConfig) -> Self {
+        Self {
+            body_bytes: config.body_bytes,
+            items: config.items,
+            slow: Duration::from_millis(config.slow_ms),
+            drain: Duration::from_millis(config.drain_ms),
+        }
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes: 32 << 20, items: 8192, slow: Duration::from_secs(30) }
+        Self { body_bytes: 32 << 20, items: 8192, slow: Duration::from_secs(30), drain: Duration::from_secs(10) }
     }
 }
 
@@ -36,8 +50,7 @@ impl Default for Limits {
 pub struct App {
     /// The services by name.
     pub services: Services,
-    /// Bounds on requests.
-    pub limits: Limits,
+    limits: RwLock<Arc<Limits>>,
     /// Keys; none means that everything is allowed.
     pub keys: Keys,
     /// Counters and histograms, also observed by the services.
@@ -46,8 +59,7 @@ pub struct App {
     pub parsers: Option<Arc<WorkerPool>>,
     /// The certificate that the listener shows; none is plain HTTP.
     pub tls: Option<Tls>,
-    /// Who is told of requests.
-    pub telling: Telling,
+    telling: RwLock<Telling>,
     started: SystemTime,
     ready: AtomicBool,
 }
@@ -59,12 +71,12 @@ impl App {
         served.into_iter().for_each(|served| services.add(served));
         Self {
             services,
-            limits,
+            limits: RwLock::new(Arc::new(limits)),
             keys: Keys::new(keys),
             metrics,
             parsers: None,
             tls: None,
-            telling: Telling::default(),
+            telling: RwLock::default(),
             started: SystemTime::now(),
             ready: AtomicBool::new(true),
         }
@@ -83,9 +95,29 @@ impl App {
     }
 
     /// The same, telling of each request.
-    pub fn with_telling(mut self, telling: Telling) -> Self {
-        self.telling = telling;
+    pub fn with_telling(self, telling: Telling) -> Self {
+        *self.telling.write().unwrap_or_else(PoisonError::into_inner) = telling;
         self
+    }
+
+    /// Bounds on requests, as they are now.
+    pub fn limits(&self) -> Arc<Limits> {
+        Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// These bounds for requests from now on.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limits);
+    }
+
+    /// Who is told of requests, as it is now.
+    pub fn telling(&self) -> Telling {
+        self.telling.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Logs requests in this form from now on.
+    pub fn set_log(&self, log: LogFormat) {
+        self.telling.write().unwrap_or_else(PoisonError::into_inner).log = log;
     }
 
     /// The services that are loaded.

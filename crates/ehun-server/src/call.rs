@@ -29,6 +29,21 @@ pub struct Cost {
     pub attention: String,
 }
 
+impl Cost {
+    /// Adds what asking again, or someone else, cost. The names are those of all who answered.
+    pub fn add(&mut self, more: Self) {
+        self.tokens += more.tokens;
+        self.total += more.total;
+        self.tokenize += more.tokenize;
+        self.queue += more.queue;
+        self.run += more.run;
+        for (names, more) in [(&mut self.backend, more.backend), (&mut self.attention, more.attention)] {
+            let all = names.split(',').chain(more.split(',')).filter(|name| !name.is_empty());
+            *names = all.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",");
+        }
+    }
+}
+
 /// Runs `inputs` and gives one result for each.
 pub async fn each(
     served: &Served,
@@ -56,6 +71,13 @@ pub async fn each(
     cost.backend = names.into_iter().collect::<Vec<_>>().join(",");
     cost.attention = kernels.into_iter().collect::<Vec<_>>().join(",");
     Ok((response.items, cost))
+}
+
+/// What is answered where every item failed and no item is to blame (late, no backend): a status and not a list of errors.
+pub fn none_answered(results: &[Result<Answer, EngineError>]) -> Option<Fault> {
+    let blameless = |result: &Result<Answer, EngineError>| result.as_ref().is_err_and(|error| !error.is_of_the_item());
+    let first = results.first().filter(|_| results.iter().all(blameless))?;
+    first.as_ref().err().map(Fault::from)
 }
 
 /// Runs `inputs` where the wire format has one error for all: the first fault is the answer.

@@ -23,6 +23,7 @@
 //! [service.search.limits]
 //! queue_tokens = 200_000             # beyond it 429 with Retry-After
 //! deadline_ms = 2_000
+//! latency_ms = 500                   # a batch that takes longer is run on the next backend, and this one rests
 //! batch_tokens = 4_096
 //! max_tokens = 256
 //!
@@ -116,7 +117,7 @@ impl Default for ServerConfig {
             slow_ms: limits.slow.as_millis() as u64,
             body_bytes: limits.body_bytes,
             items: limits.items,
-            drain_ms: 10_000,
+            drain_ms: limits.drain.as_millis() as u64,
             tls: None,
             log: LogFormat::default(),
             otlp: None,
@@ -204,6 +205,9 @@ pub struct ServiceLimits {
     pub queue_tokens: usize,
     /// How long a request may take; absent is for ever.
     pub deadline_ms: Option<u64>,
+    /// Longest that a backend may take for a batch: then it counts as failed and rests, and the next one is asked. Absent is
+    /// half the deadline where another backend follows, else as long as the deadline allows.
+    pub latency_ms: Option<u64>,
     /// Most tokens of a batch.
     pub batch_tokens: usize,
     /// Most tokens of an item, below what the model allows.
@@ -212,7 +216,7 @@ pub struct ServiceLimits {
 
 impl Default for ServiceLimits {
     fn default() -> Self {
-        Self { queue_tokens: 200_000, deadline_ms: None, batch_tokens: 4096, max_tokens: None }
+        Self { queue_tokens: 200_000, deadline_ms: None, latency_ms: None, batch_tokens: 4096, max_tokens: None }
     }
 }
 
@@ -234,7 +238,8 @@ impl ServiceConfig {
 
     /// The same model on the same backends, with the bounds of `other`.
     pub fn with_limits_of(self, other: &Self) -> Self {
-        let limits = ServiceLimits { max_tokens: self.limits.max_tokens, ..other.limits.clone() };
+        let ServiceLimits { max_tokens, latency_ms, .. } = self.limits;
+        let limits = ServiceLimits { max_tokens, latency_ms, ..other.limits.clone() };
         Self { keep_warm_s: other.keep_warm_s, probes: other.probes.clone(), limits, ..self }
     }
 
@@ -289,6 +294,22 @@ impl Config {
 
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// What a server with this file cannot take over from `other` without a restart: the keys of `[server]` that differ.
+    pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
+        let (a, b) = (&self.server, &other.server);
+        [
+            ("server.listen", a.listen != b.listen),
+            ("server.admin", a.admin != b.admin),
+            ("server.audit", a.audit != b.audit),
+            ("server.otlp", a.otlp != b.otlp),
+            // Another certificate is read; whether there is TLS at all is the listener's.
+            ("server.tls", a.tls.is_some() != b.tls.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(key, differs)| differs.then_some(key))
+        .collect()
     }
 
     /// The JSON schema of the file.

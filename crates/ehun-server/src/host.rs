@@ -1,5 +1,7 @@
 //! Changing what is served: the commands of the administration, the reload of the configuration, and idle services.
 
+mod reload;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +21,7 @@ use crate::app::App;
 use crate::audit::{Audit, Record};
 use crate::config::{Config, ServiceConfig};
 use crate::services::{Entry, Served, State};
+use crate::tls::TlsError;
 
 /// What a [`Loader`] gives.
 pub struct Loaded {
@@ -141,6 +144,9 @@ pub enum HostError {
     /// Services that stay as they were.
     #[error("not changed: {0}")]
     Reload(String),
+    /// The certificate cannot be used.
+    #[error("the certificate: {0}")]
+    Tls(#[from] TlsError),
     /// Threads of a service could not be started.
     #[error("threads of the engine: {0}")]
     Threads(#[from] std::io::Error),
@@ -168,19 +174,19 @@ pub struct Host {
     made: Mutex<BTreeMap<String, Made>>,
     /// How many rollouts that ended by themselves were written down: by service, the time of the last.
     seen: Mutex<BTreeMap<String, u64>>,
-    drain: Duration,
+    /// The configuration that the process was started with.
+    started: Config,
 }
 
 impl Host {
     /// A host of the services of `config`, all of which are starting until [`Host::load_all`] has loaded them.
     pub fn new(app: Arc<App>, loader: Arc<dyn Loader>, audit: Audit, config: Config) -> Arc<Self> {
-        let drain = Duration::from_millis(config.server.drain_ms);
         for (name, wanted) in &config.service {
             app.metrics.add(name);
             app.services.expect(Entry::starting(name, wanted.task, model_name(wanted)));
         }
         let (made, seen) = (Mutex::default(), Mutex::default());
-        let host = Arc::new(Self { app, loader, audit, file: Mutex::new(config), made, seen, drain });
+        let host = Arc::new(Self { app, loader, audit, started: config.clone(), file: Mutex::new(config), made, seen });
         host.load_what_is_wanted();
         host
     }
@@ -331,15 +337,16 @@ impl Host {
             }
             Action::Promote => {
                 let wanted = staged().unwrap_or_else(|| current.clone());
-                let result = service.promote(self.drain).map(|report| {
+                let result = service.promote(self.app.limits().drain).map(|report| {
                     self.take_over(entry, served, &wanted);
                     json!(report)
                 });
                 (describe(&wanted), result.map_err(HostError::from))
             }
             Action::Abort => {
-                let result =
-                    service.abort(self.drain).map(|(ended, report)| json!({"ended": ended, "unloaded": report}));
+                let result = service
+                    .abort(self.app.limits().drain)
+                    .map(|(ended, report)| json!({"ended": ended, "unloaded": report}));
                 (describe(current), result.map_err(HostError::from))
             }
         }
@@ -363,7 +370,7 @@ impl Host {
             [] => default_probes(served.model.task()),
             texts => texts.iter().map(|text| Input::from(text.as_str())).collect(),
         };
-        let plan = SwapPlan { probes, bounds: *bounds, force, drain: self.drain };
+        let plan = SwapPlan { probes, bounds: *bounds, force, drain: self.app.limits().drain };
         let report = served.service.swap(candidate, &plan)?;
         self.take_over(entry, served, wanted);
         Ok(json!(report))
@@ -394,21 +401,6 @@ impl Host {
         self.made().insert(entry.name.clone(), Made { now: wanted.clone(), candidate: None });
     }
 
-    /// Makes the server what `config` says. New services are loaded first: where one cannot be, nothing changes. A changed
-    /// service that cannot become what it is to be stays as it is, and is tried again with the next reload.
-    pub fn reload(&self, config: Config) -> Result<(), HostError> {
-        let result = self.reloaded(config);
-        let reason = result.as_ref().err().map(ToString::to_string);
-        let outcome = if reason.is_none() { "done" } else { "refused" };
-        self.note("*", "reload", ("", ""), outcome, reason.as_deref());
-        result
-    }
-
-    /// Writes down that a configuration could not even be read.
-    pub fn refuse_reload(&self, reason: &str) {
-        self.note("*", "reload", ("", ""), "refused", Some(reason));
-    }
-
     /// What the server did by itself.
     pub(crate) fn note(
         &self,
@@ -419,72 +411,6 @@ impl Host {
         reason: Option<&str>,
     ) {
         self.audit.write(&Record { who: "server", service, what, from, to, outcome, reason, figures: Value::Null });
-    }
-
-    fn reloaded(&self, mut config: Config) -> Result<(), HostError> {
-        if let Some(entry) = self.app.services.starting() {
-            return Err(HostError::Starting(entry.name.clone()));
-        }
-        let old = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut added = Vec::new();
-        for (name, wanted) in config.service.iter().filter(|(name, _)| !old.service.contains_key(*name)) {
-            added.push(self.load(name, wanted)?);
-        }
-        let mut problems = Vec::new();
-        for (name, wanted) in &mut config.service {
-            let Some(before) = old.service.get(name).filter(|before| *before != wanted) else { continue };
-            let (from, to) = (describe(before), describe(wanted));
-            let error = self.change(name, before, wanted).err().map(|error| error.to_string());
-            let outcome = if error.is_none() { "done" } else { "refused" };
-            self.note(name, "reload", (&from, &to), outcome, error.as_deref());
-            if let Some(error) = error {
-                problems.push(format!("{name}: {error}"));
-                wanted.clone_from(before);
-            }
-        }
-        for name in old.service.keys().filter(|name| !config.service.contains_key(*name)) {
-            self.app.services.remove(name);
-            self.made().remove(name);
-            self.note(name, "reload", (&describe(&old.service[name]), ""), "done", None);
-        }
-        for served in added {
-            self.note(&served.name, "reload", ("", served.model.name()), "done", None);
-            self.app.services.add(served);
-        }
-        self.app.keys.replace(config.key.clone());
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = config;
-        if problems.is_empty() { Ok(()) } else { Err(HostError::Reload(problems.join("; "))) }
-    }
-
-    /// Makes one service another way.
-    fn change(&self, name: &str, before: &ServiceConfig, wanted: &ServiceConfig) -> Result<(), HostError> {
-        let entry = self.app.services.entry(name).ok_or_else(|| HostError::Unknown(name.to_owned()))?;
-        let Ok(_changing) = entry.changing.try_lock() else { return Err(HostError::Busy(name.to_owned())) };
-        let is_same = wanted.loads_like(before);
-        // What `ehun ctl` made of the service stays where the file says nothing new of it.
-        let running = self.made().get(name).map_or_else(|| before.clone(), |made| made.now.clone());
-        let now = if is_same { running.with_limits_of(wanted) } else { wanted.clone() };
-        let Some(served) = entry.live() else {
-            self.made().insert(name.to_owned(), Made { now, candidate: None });
-            return Ok(());
-        };
-        let same_task = wanted.task.is_none_or(|task| task == served.model.task());
-        let limits = |of: &ServiceConfig| (of.limits.queue_tokens, of.limits.batch_tokens);
-        if is_same && limits(wanted) == limits(before) {
-            self.take_over(&entry, &served, &now);
-        } else if is_same {
-            // Another queue in front of the same deployment; what is in the old one is answered by it.
-            let workers = served.service.config().workers;
-            let service = self.service(name, &now, served.service.deployment(), workers)?;
-            entry.put(self::served(name, &now, Arc::clone(&served.model), service));
-            self.made().insert(name.to_owned(), Made { now, candidate: None });
-        } else if same_task && wanted.model == before.model && wanted.limits.max_tokens == before.limits.max_tokens {
-            self.swap(&entry, &served, wanted, &Bounds::default(), false)?;
-        } else {
-            // Another model: its answers are meant to be other ones.
-            entry.put(self.load(name, wanted)?);
-        }
-        Ok(())
     }
 }
 

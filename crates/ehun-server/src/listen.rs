@@ -47,7 +47,6 @@ pub enum ServerError {
 
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
-    let limit = app.limits.body_bytes;
     Router::new()
         .merge(wire::openai::routes())
         .merge(wire::tei::routes())
@@ -55,6 +54,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(wire::oip::routes())
         .merge(wire::grpc::routes())
         .merge(wire::native::routes())
+        .merge(wire::documents::routes())
         .fallback(async |request: Request| {
             Fault::new(Kind::NotFound, format!("there is no {}", request.uri().path())).response(Style::OpenAi)
         })
@@ -62,7 +62,8 @@ pub fn router(app: Arc<App>) -> Router {
             let message = format!("{} does not take {}", request.uri().path(), request.method());
             Fault::new(Kind::Method, message).response(Style::OpenAi)
         })
-        .layer(DefaultBodyLimit::max(limit))
+        // `guard` has read the body under the limit of that moment.
+        .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)
 }
@@ -76,15 +77,16 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let open = matches!(route.as_str(), "/health" | "/ping" | "/metrics" | "/v2/health/live" | "/v2/health/ready");
     let style = wire::style_of(&route);
+    let limits = app.limits();
     let too_large = request
         .headers()
         .get(axum::http::header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
-        .is_some_and(|length| length > app.limits.body_bytes);
+        .is_some_and(|length| length > limits.body_bytes);
     let mut response = match auth::check(&app.keys, request.headers(), Scope::Infer) {
         Err(fault) if !open => fault.response(style),
         _ if too_large => {
-            let message = format!("the body is larger than the limit of {} bytes", app.limits.body_bytes);
+            let message = format!("the body is larger than the limit of {} bytes", limits.body_bytes);
             Fault::new(Kind::TooLarge, message).response(style)
         }
         _ => answered(&app, request, next, style).await,
@@ -95,23 +97,23 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         response.headers_mut().insert(REQUEST_ID, value);
     }
     let cost = response.extensions_mut().remove::<Cost>();
-    app.telling.tell(Answered { id, context, method, route, status, start, elapsed: begun.elapsed(), cost });
+    app.telling().tell(Answered { id, context, method, route, status, start, elapsed: begun.elapsed(), cost });
     response
 }
 
 /// The answer, once the body is here. Where the service that is asked for was idle, it is loaded and asked again.
 async fn answered(app: &App, request: Request, next: Next, style: Style) -> Response {
+    let limits = app.limits();
     let (parts, body) = request.into_parts();
-    let read = tokio::time::timeout(app.limits.slow, axum::body::to_bytes(body, app.limits.body_bytes)).await;
+    let read = tokio::time::timeout(limits.slow, axum::body::to_bytes(body, limits.body_bytes)).await;
     let body = match read {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
-            let message =
-                format!("the body is larger than the limit of {} bytes, or was cut off", app.limits.body_bytes);
+            let message = format!("the body is larger than the limit of {} bytes, or was cut off", limits.body_bytes);
             return Fault::new(Kind::TooLarge, message).response(style);
         }
         Err(_) => {
-            let message = format!("the body did not come within {} ms", app.limits.slow.as_millis());
+            let message = format!("the body did not come within {} ms", limits.slow.as_millis());
             return Fault::new(Kind::Slow, message).response(style);
         }
     };
@@ -143,12 +145,11 @@ pub async fn hangups(reload: impl Fn() + Send + 'static) {
     drop(reload);
 }
 
-/// Listens on `address` until `stop` is ready, then says that it is not ready, waits up to `drain` for what is in flight,
+/// Listens on `address` until `stop` is ready, then says that it is not ready, waits up to the limit `drain` for what is in flight,
 /// and returns. `listening` is called with the address once connections are taken.
 pub async fn serve(
     app: Arc<App>,
     address: SocketAddr,
-    drain: Duration,
     listening: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
@@ -156,34 +157,31 @@ pub async fn serve(
         tokio::net::TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;
     listening(listener.local_addr()?);
     match app.tls.clone() {
-        Some(tls) => run(app, tls.listen(listener)?, drain, stop).await,
+        Some(tls) => run(app, tls.listen(listener)?, stop).await,
         // Small answers must not wait for company.
-        None => run(app, listener.tap_io(|stream| drop(stream.set_nodelay(true))), drain, stop).await,
+        None => run(app, listener.tap_io(|stream| drop(stream.set_nodelay(true))), stop).await,
     }
 }
 
-async fn run<L>(
-    app: Arc<App>,
-    listener: L,
-    drain: Duration,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServerError>
+async fn run<L>(app: Arc<App>, listener: L, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), ServerError>
 where
     L: Listener,
     L::Addr: std::fmt::Debug,
 {
     let (stopped, stopping) = tokio::sync::oneshot::channel();
     let closing = Arc::clone(&app);
-    let slow = app.limits.slow;
+    let of_connections = Arc::clone(&app);
+    let slow = move || of_connections.limits().slow;
+    let of_end = Arc::clone(&app);
     let server = accept::serve(listener, router(app), slow, async move {
         stop.await;
         closing.close();
         let _ = stopped.send(());
     });
-    // A connection that never ends must not keep the server: after `drain` it is cut.
+    // A connection that never ends must not keep the server: after the time to drain it is cut.
     let bound = async move {
         match stopping.await {
-            Ok(()) => tokio::time::sleep(drain).await,
+            Ok(()) => tokio::time::sleep(of_end.limits().drain).await,
             Err(_) => std::future::pending().await,
         }
     };

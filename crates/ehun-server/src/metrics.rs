@@ -18,6 +18,24 @@ const BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
 const OUTCOMES: [&str; 9] =
     ["ok", "invalid", "queue_full", "deadline", "cancelled", "unavailable", "not_finite", "answer", "shutting_down"];
 
+/// What can be asked of a service, and how it can end.
+const ROLLOUTS: [(&str, &str); 14] = [
+    ("swap", "done"),
+    ("swap", "refused"),
+    ("swap", "failed"),
+    ("shadow", "started"),
+    ("shadow", "refused"),
+    ("shadow", "failed"),
+    ("canary", "started"),
+    ("canary", "refused"),
+    ("canary", "failed"),
+    ("canary", "returned"),
+    ("promote", "done"),
+    ("promote", "failed"),
+    ("abort", "done"),
+    ("abort", "failed"),
+];
+
 #[derive(Debug, Clone, Default)]
 struct Histogram {
     buckets: [u64; BOUNDS.len()],
@@ -73,6 +91,10 @@ impl Metrics {
             || OfService { outcomes: OUTCOMES.iter().map(|outcome| (*outcome, 0)).collect(), ..OfService::default() };
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         services.entry(service.to_owned()).or_insert_with(empty);
+        let mut rollouts = self.rollouts.lock().unwrap_or_else(PoisonError::into_inner);
+        for (action, outcome) in ROLLOUTS {
+            rollouts.entry((service.to_owned(), action.to_owned(), outcome.to_owned())).or_default();
+        }
     }
 
     /// Counts a change of a service: what was asked and how it ended.
@@ -135,8 +157,15 @@ impl Metrics {
             }
         }
         out.family("ehun_backend_failures", "counter", "Batches that a backend failed");
+        let live = app.services();
         for (name, of) in &services {
-            for (backend, count) in &of.failures {
+            let lanes = live.iter().filter(|served| served.name == *name).map(|served| served.service.deployment());
+            // A backend that has not failed yet is there with 0, so that its first failure is a rise.
+            let mut failures: BTreeMap<String, u64> = lanes
+                .flat_map(|of| of.lanes.iter().map(|lane| (lane.name().to_owned(), 0)).collect::<Vec<_>>())
+                .collect();
+            failures.extend(of.failures.clone());
+            for (backend, count) in &failures {
                 out.line("ehun_backend_failures_total", &[("service", name), ("backend", backend)], count);
             }
         }
@@ -174,7 +203,7 @@ impl Metrics {
             }
         }
         out.family("ehun_spans_dropped", "counter", "Requests whose spans the collector of traces was too slow for");
-        let dropped = app.telling.exporter.as_ref().map_or(0, |exporter| exporter.dropped());
+        let dropped = app.telling().exporter.as_ref().map_or(0, |exporter| exporter.dropped());
         let _ = writeln!(out.0, "ehun_spans_dropped_total {dropped}");
         self.rollouts_text(app, &mut out);
         out.0.push_str("# EOF\n");

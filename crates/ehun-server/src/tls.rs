@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::serve::Listener;
@@ -44,7 +44,7 @@ pub struct TlsError {
 /// A certificate with its key, ready to be shown to clients.
 #[derive(Clone)]
 pub struct Tls {
-    acceptor: TlsAcceptor,
+    acceptor: Arc<RwLock<TlsAcceptor>>,
 }
 
 impl Tls {
@@ -64,7 +64,17 @@ impl Tls {
             .and_then(|builder| builder.with_single_cert(chain, key))
             .map_err(|error| wrong(&files.key, error.to_string()))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)) })
+        Ok(Self { acceptor: Arc::new(RwLock::new(TlsAcceptor::from(Arc::new(config)))) })
+    }
+
+    /// Shows what `other` has to whoever connects from now on.
+    pub fn replace(&self, other: &Self) {
+        let acceptor = other.acceptor();
+        *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
+        self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes connections of `listener` and shakes hands with them, many at a time: a slow client holds up no other.
@@ -77,7 +87,7 @@ impl Tls {
                 let (stream, peer) = Listener::accept(&mut listener).await;
                 // Small answers must not wait for company.
                 let _ = stream.set_nodelay(true);
-                let (acceptor, done) = (self.acceptor.clone(), done.clone());
+                let (acceptor, done) = (self.acceptor(), done.clone());
                 tokio::spawn(async move {
                     if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
                         let _ = done.send((stream, peer)).await;

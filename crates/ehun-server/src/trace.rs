@@ -213,6 +213,55 @@ mod tests {
     }
 
     #[test]
+    fn lines() {
+        let context = Context { trace: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, parent: Some(7), sampled: true };
+        let ms = Duration::from_millis;
+        let cost = Cost {
+            tokens: 12,
+            tokenize: ms(1),
+            queue: ms(2),
+            run: ms(4),
+            backend: "xla:cpu".into(),
+            attention: "flash".into(),
+            ..Cost::default()
+        };
+        let of = |status, id: &str, cost| Answered {
+            id: id.into(),
+            context,
+            method: "POST".into(),
+            route: "/v1/embeddings".into(),
+            status,
+            start: UNIX_EPOCH + ms(1_500),
+            elapsed: Duration::from_micros(8_250),
+            cost,
+        };
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for (answered, line, object) in [
+            (
+                of(200, "mine-7", Some(cost)),
+                format!("1.500 200 POST /v1/embeddings 8.250 ms id=mine-7 trace={trace} backend=xla:cpu tokens=12"),
+                serde_json::json!({
+                    "time": 1.5, "level": "info", "request_id": "mine-7", "trace_id": trace, "method": "POST",
+                    "route": "/v1/embeddings", "status": 200, "elapsed_ms": 8.25, "backend": "xla:cpu",
+                    "attention": "flash", "tokens": 12, "tokenize_ms": 1.0, "queue_ms": 2.0, "run_ms": 4.0,
+                }),
+            ),
+            (
+                of(502, "ehun-3", None),
+                format!("1.500 502 POST /v1/embeddings 8.250 ms id=ehun-3 trace={trace}"),
+                serde_json::json!({
+                    "time": 1.5, "level": "error", "request_id": "ehun-3", "trace_id": trace, "method": "POST",
+                    "route": "/v1/embeddings", "status": 502, "elapsed_ms": 8.25,
+                }),
+            ),
+        ] {
+            assert_eq!(text(&answered), line);
+            assert_eq!(json(&answered), object);
+            assert!(!json(&answered).to_string().contains('\n'), "one line");
+        }
+    }
+
+    #[test]
     fn ids_that_cannot_stand_in_a_log_are_not_taken() {
         for (given, taken) in [("a-1_B", true), ("", false), ("a b", false), (&"x".repeat(129), false)] {
             let mut headers = HeaderMap::new();

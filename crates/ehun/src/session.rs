@@ -205,7 +205,7 @@ impl ModelArgs {
 
     /// A service for `model` on the backends.
     pub fn serve(&self, model: &Arc<Model>, profile: bool) -> Result<Service, CommandError> {
-        let deployment = deployment(model, &self.backend, &self.options(model)?, None, Arc::new(told))?;
+        let deployment = deployment(model, &self.backend, &self.options(model)?, Waits::default(), Arc::new(told))?;
         let config = ServiceConfig {
             name: model.task().name().to_owned(),
             workers: workers(&self.backend),
@@ -223,8 +223,17 @@ impl ModelArgs {
     }
 }
 
+/// How long answers may take.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Waits {
+    /// A request.
+    pub deadline: Option<Duration>,
+    /// A batch on one backend; absent is half the deadline where another backend stands behind it.
+    pub latency: Option<Duration>,
+}
+
 /// `model` on the backends `names`, the preferred first: compiled here, or at the addresses of services elsewhere. A service
-/// that another backend stands behind is waited for half of `deadline`, so that the other one has the rest.
+/// that another backend stands behind is waited for half of the deadline, so that the other one has the rest.
 ///
 /// A backend that cannot be made ready here is left out where another is named, which is said on standard error and stands
 /// in the deployment. A name that no backend has, or an address that is none, is an error all the same. `progress` hears how
@@ -233,25 +242,30 @@ pub fn deployment(
     model: &Arc<Model>,
     names: &[String],
     options: &Options,
-    deadline: Option<Duration>,
+    waits: Waits,
     progress: OnProgress,
 ) -> Result<Arc<Deployment>, CommandError> {
     let registry = registry_telling(progress);
-    let health = HealthPolicy::default();
+    let within = |latency_limit| HealthPolicy { latency_limit, ..HealthPolicy::default() };
     let here = |name: &str| if name == "auto" { ehun_backend_cpu::NAME.to_owned() } else { name.to_owned() };
     let names: Vec<String> = names.iter().map(|name| here(name)).collect();
     for name in names.iter().filter(|name| !ehun_remote::is_remote(name) && !registry.knows(name)) {
         registry.open(name)?;
     }
-    let last = names.last();
+    let last = names.last().map(String::as_str);
+    let half = |name: &str| waits.deadline.filter(|_| Some(name) != last).map(|deadline| deadline / 2);
     let mut remote = BTreeMap::new();
     for name in names.iter().filter(|name| ehun_remote::is_remote(name)) {
-        let timeout = (Some(name) != last).then(|| deadline.map_or(FALLBACK_AFTER, |deadline| deadline / 2));
-        remote.insert(name.clone(), Lane::new(ehun_remote::open(name, Arc::clone(model), timeout)?, health));
+        let timeout = half(name).or_else(|| (Some(name.as_str()) != last).then_some(FALLBACK_AFTER));
+        let lane = Lane::new(ehun_remote::open(name, Arc::clone(model), timeout)?, within(waits.latency));
+        remote.insert(name.clone(), lane);
     }
     let make = |name: &str| match remote.get(name) {
         Some(lane) => Ok(Arc::clone(lane)),
-        None => Ok::<_, CommandError>(Lane::of_model(model, &registry.open(name)?, options, health)?),
+        None => {
+            let health = within(waits.latency.or(half(name)));
+            Ok::<_, CommandError>(Lane::of_model(model, &registry.open(name)?, options, health)?)
+        }
     };
     let deployment = Deployment::of_those_ready(Arc::clone(model), &names, make).map_err(of_none)?;
     for LeftOut { backend, reason } in &deployment.left_out {

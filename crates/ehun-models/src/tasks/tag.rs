@@ -68,7 +68,7 @@ pub struct Entity {
 }
 
 /// A text as the windows that a model reads it through.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Windows {
     /// The input of each window, special tokens included.
     pub inputs: Vec<SequenceInput>,

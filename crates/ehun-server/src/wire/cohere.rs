@@ -65,8 +65,8 @@ async fn rerank_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
     if texts.is_empty() {
         return Err(Fault::new(Kind::Empty, "`documents` has no items").at("documents"));
     }
-    if texts.len() > app.limits.items {
-        return Err(Fault::invalid(format!("{} documents, at most {} are allowed", texts.len(), app.limits.items)));
+    if texts.len() > app.limits().items {
+        return Err(Fault::invalid(format!("{} documents, at most {} are allowed", texts.len(), app.limits().items)));
     }
     let (ranked, cost) = tei::ranking(&served, &request.query, &texts, false, ItemOptions::default()).await?;
     let results: Vec<Value> = ranked
@@ -110,8 +110,8 @@ async fn embed_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
     }
     let texts = request.texts.filter(|texts| !texts.is_empty());
     let texts = texts.ok_or_else(|| Fault::new(Kind::Empty, "`texts` has no items").at("texts"))?;
-    if texts.len() > app.limits.items {
-        return Err(Fault::invalid(format!("{} texts, at most {} are allowed", texts.len(), app.limits.items)));
+    if texts.len() > app.limits().items {
+        return Err(Fault::invalid(format!("{} texts, at most {} are allowed", texts.len(), app.limits().items)));
     }
     let truncation = match request.truncate.as_deref().unwrap_or("END") {
         "NONE" => Truncation::Refuse,

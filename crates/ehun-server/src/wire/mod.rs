@@ -7,6 +7,7 @@ use crate::call::Cost;
 use crate::fault::Style;
 
 pub mod cohere;
+pub mod documents;
 pub mod grpc;
 pub mod native;
 pub mod oip;

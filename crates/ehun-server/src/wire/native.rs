@@ -5,28 +5,25 @@
 //! | `POST /v1/classify` | `{model?, inputs, top_k?, raw_scores?}` | `{results: [[{label, score}]]}` |
 //! | `POST /v1/tag` | `{model?, inputs, aggregation?}` | `{results: [[{entity_group, score, word, start, end}]]}` |
 //! | `POST /v1/sparse` | `{model?, inputs}` | `{results: [[{index, token, value}]]}` |
-//! | `POST /v1/documents?name=FILE` | the file | `{document, chunks}` |
 //! | `GET /v1/services` | | what serves what, and how it is |
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use ehun_documents::{ChunkOptions, ParseOptions};
-use ehun_engine::{Input, ItemOptions};
-use ehun_models::{Task, tasks};
-use ehun_pipeline::ModelCounter;
-use serde::Deserialize;
+use ehun_engine::{Answer, EngineError, Input, ItemOptions};
+use ehun_models::{Model, Task, tasks};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::body::parse;
 use crate::call::{self, Cost};
 use crate::fault::{Fault, Kind, Style};
-use crate::services::{Entry, State as Is};
+use crate::services::{Entry, Served, State as Is};
 use crate::wire::with_cost;
 
 pub fn routes() -> Router<Arc<App>> {
@@ -34,14 +31,13 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/classify", post(classify))
         .route("/v1/tag", post(tag))
         .route("/v1/sparse", post(sparse))
-        .route("/v1/documents", post(documents))
         .route("/v1/services", get(services))
         .route("/openapi.json", get(openapi))
         .route("/api-doc/openapi.json", get(openapi))
         .route("/docs", get(docs))
 }
 
-fn answer(result: Result<(Value, Cost), Fault>) -> Response {
+pub(super) fn answer(result: Result<(impl Serialize, Cost), Fault>) -> Response {
     match result {
         Ok((body, cost)) => with_cost(Json(body).into_response(), &cost),
         Err(fault) => fault.response(Style::OpenAi),
@@ -81,8 +77,8 @@ impl ItemsRequest {
         if self.inputs.is_empty() {
             return Err(Fault::new(Kind::Empty, "`inputs` has no items").at("inputs"));
         }
-        if self.inputs.len() > app.limits.items {
-            let message = format!("{} items, at most {} are allowed", self.inputs.len(), app.limits.items);
+        if self.inputs.len() > app.limits().items {
+            let message = format!("{} items, at most {} are allowed", self.inputs.len(), app.limits().items);
             return Err(Fault::invalid(message).at("inputs"));
         }
         Ok(std::mem::take(&mut self.inputs).into_iter().map(Input::from).collect())
@@ -94,12 +90,15 @@ async fn results(
     app: &App,
     request: &mut ItemsRequest,
     task: Task,
-    each: impl Fn(&crate::services::Served, ehun_engine::Answer, &Input) -> Result<Value, Fault>,
+    each: impl Fn(&Served, Answer, &Input) -> Result<Value, Fault>,
 ) -> Result<(Value, Cost), Fault> {
     let served = app.find(request.model.as_deref(), &[task])?;
     let items = request.items(app)?;
     let (answers, cost) = call::each(&served, items.clone(), ItemOptions::default()).await?;
-    let one = |(answer, item): (Result<ehun_engine::Answer, ehun_engine::EngineError>, &Input)| {
+    if let Some(fault) = call::none_answered(&answers) {
+        return Err(fault);
+    }
+    let one = |(answer, item): (Result<Answer, EngineError>, &Input)| {
         let value = answer.map_err(Fault::from).and_then(|answer| each(&served, answer, item));
         value.unwrap_or_else(|fault| json!({"error": fault.message}))
     };
@@ -136,41 +135,93 @@ async fn tag(State(app): State<Arc<App>>, body: Bytes) -> Response {
     answer(tag_value(&app, &body).await)
 }
 
-/// Long texts go in as several windows; an item that cannot be tagged has its error in its place.
+/// Most times that a text is asked again because a model with another tokeniser took over while it waited.
+const ROUNDS: usize = 8;
+
 async fn tag_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
     let mut request: ItemsRequest = parse(body)?;
     let served = app.find(request.model.as_deref(), &[Task::Tag])?;
     let aggregation = request.aggregation.unwrap_or_default();
-    let mut windows = Vec::new();
-    let mut inputs = Vec::new();
+    let mut texts = Vec::new();
     for item in request.items(app)? {
         let Input::Text(text) = item else { return Err(Fault::invalid("tagging takes texts, not pairs").at("inputs")) };
-        let of_text = served.model.tag_windows(&text)?;
-        inputs.extend(of_text.inputs.iter().map(|input| Input::Tokens(input.token_ids.as_slice().into())));
-        windows.push((text, of_text));
+        texts.push(text);
     }
-    let (answers, cost) = call::each(&served, inputs, ItemOptions::default()).await?;
-    let mut answers = answers.into_iter();
-    let mut all = Vec::with_capacity(windows.len());
-    for (text, of_text) in &windows {
-        let part: Result<Vec<Vec<f32>>, Fault> = answers
-            .by_ref()
-            .take(of_text.inputs.len())
-            .map(|answer| {
-                let value = answer?.output.values.into_iter().next();
-                Ok(value.map(|value| value.data).unwrap_or_default())
-            })
-            .collect();
-        let entities = part.and_then(|rows| {
-            let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
-            Ok(served.model.entities(text, of_text, &rows, aggregation)?)
-        });
-        all.push(match entities {
-            Ok(entities) => json!(entities.iter().map(|e| entity(e, aggregation)).collect::<Vec<_>>()),
-            Err(fault) => json!({"error": fault.message}),
-        });
-    }
+    let (all, cost) = tag_texts(&served, &texts, aggregation).await?;
     Ok((json!({"model": served.name, "results": all, "usage": {"total_tokens": cost.tokens}}), cost))
+}
+
+/// The entities of each text. Long texts go in as several windows; a text that cannot be tagged has its error in its place.
+pub(super) async fn tag_texts(
+    served: &Served,
+    texts: &[Arc<str>],
+    aggregation: tasks::tag::Aggregation,
+) -> Result<(Vec<Value>, Cost), Fault> {
+    let mut all: Vec<Option<Value>> = vec![None; texts.len()];
+    let mut open: Vec<(usize, Arc<Model>)> = (0..texts.len()).map(|i| (i, Arc::clone(&served.model))).collect();
+    let mut cost = Cost { characters: texts.iter().map(|text| text.chars().count()).sum(), ..Cost::default() };
+    for _ in 0..ROUNDS {
+        let mut windows = Vec::new();
+        let mut inputs = Vec::new();
+        for (place, model) in std::mem::take(&mut open) {
+            match model.tag_windows(&texts[place]) {
+                Ok(of_text) => {
+                    inputs.extend(of_text.inputs.iter().map(|input| Input::Tokens(input.token_ids.as_slice().into())));
+                    windows.push((place, of_text));
+                }
+                Err(error) => all[place] = Some(json!({"error": Fault::from(error).message})),
+            }
+        }
+        let (answers, of_round) = call::each(served, inputs, ItemOptions::default()).await?;
+        if let Some(fault) = call::none_answered(&answers) {
+            return Err(fault);
+        }
+        cost.add(of_round);
+        let mut answers = answers.into_iter();
+        for (place, of_text) in windows {
+            let answers = answers.by_ref().take(of_text.inputs.len()).collect();
+            match tagged(served, &texts[place], &of_text, answers, aggregation) {
+                Ok(Tagged::Entities(entities)) => {
+                    all[place] = Some(json!(entities.iter().map(|e| entity(e, aggregation)).collect::<Vec<_>>()));
+                }
+                Ok(Tagged::Otherwise(model)) => open.push((place, model)),
+                Err(fault) => all[place] = Some(json!({"error": fault.message})),
+            }
+        }
+        if open.is_empty() {
+            break;
+        }
+    }
+    let changed = || json!({"error": "the service's model changed again and again while this text was in; try again"});
+    Ok((all.into_iter().map(|value| value.unwrap_or_else(changed)).collect(), cost))
+}
+
+/// What came of a text.
+enum Tagged {
+    Entities(Vec<tasks::tag::Entity>),
+    /// Another model than the one that cut the text into windows took over, and it cuts otherwise.
+    Otherwise(Arc<Model>),
+}
+
+/// The entities under the labels of the model that answered, which need not be the one that cut the text into windows.
+fn tagged(
+    served: &Served,
+    text: &str,
+    windows: &tasks::tag::Windows,
+    answers: Vec<Result<Answer, EngineError>>,
+    aggregation: tasks::tag::Aggregation,
+) -> Result<Tagged, Fault> {
+    let answers = answers.into_iter().collect::<Result<Vec<Answer>, _>>()?;
+    let model = answers.last().map_or(&served.model, |answer| call::model(served, answer));
+    let alike = answers.iter().all(|answer| Arc::ptr_eq(call::model(served, answer), model));
+    if !alike || model.tag_windows(text)? != *windows {
+        return Ok(Tagged::Otherwise(Arc::clone(model)));
+    }
+    let rows: Vec<&[f32]> = answers
+        .iter()
+        .map(|answer| answer.output.values.first().map_or(&[][..], |value| value.data.as_slice()))
+        .collect();
+    Ok(Tagged::Entities(model.entities(text, windows, &rows, aggregation)?))
 }
 
 /// An entity under the names of the Hugging Face pipeline.
@@ -183,74 +234,6 @@ fn entity(entity: &tasks::tag::Entity, aggregation: tasks::tag::Aggregation) -> 
         "start": entity.start,
         "end": entity.end,
     })
-}
-
-/// The value of `name` in a query string, with `%XX` and `+` undone.
-fn query_value(query: &str, name: &str) -> Option<String> {
-    let (_, value) = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?;
-    let mut bytes = Vec::new();
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
-}
-
-async fn documents(State(app): State<Arc<App>>, RawQuery(query): RawQuery, body: Bytes) -> Response {
-    let name = query.as_deref().and_then(|query| query_value(query, "name"));
-    answer(documents_value(&app, name, body).await)
-}
-
-/// Parses a file in an isolated worker, cuts it into chunks for the embedding service and embeds them.
-async fn documents_value(app: &Arc<App>, name: Option<String>, body: Bytes) -> Result<(Value, Cost), Fault> {
-    let served = app.find(None, &[Task::Embed])?;
-    let Some(pool) = app.parsers.clone() else {
-        return Err(Fault::new(Kind::NotFound, "this server was started without document parsers"));
-    };
-    if body.is_empty() {
-        return Err(Fault::new(Kind::Empty, "the body must be the file"));
-    }
-    let id = blake3::hash(&body).to_hex().to_string();
-    let model = Arc::clone(&served.model);
-    let work = tokio::task::spawn_blocking(move || {
-        let options = ParseOptions { file_name: name, ..ParseOptions::default() };
-        let document = pool.parse(&body, &options).map_err(|error| Fault::invalid(error.to_string()))?;
-        let counter = ModelCounter::new(Arc::clone(&model), None)?;
-        let options = ChunkOptions { max_tokens: model.max_tokens(), ..ChunkOptions::default() };
-        let chunks =
-            ehun_documents::chunk(&document, &options, &counter).map_err(|error| Fault::invalid(error.to_string()))?;
-        Ok::<_, Fault>((document, chunks))
-    });
-    let (document, chunks) =
-        work.await.map_err(|_| Fault::new(Kind::Backend, "the parser of this request ended unexpectedly"))??;
-    let inputs: Vec<Input> = chunks.iter().map(|chunk| Input::from(chunk.text.as_str())).collect();
-    let (answers, cost) = call::all(&served, inputs, ItemOptions::default()).await?;
-    let mut rows = Vec::with_capacity(chunks.len());
-    for (chunk, answer) in chunks.iter().zip(answers) {
-        rows.push(json!({
-            "number": chunk.number,
-            "text": chunk.text,
-            "heading_path": chunk.heading_path,
-            "page": chunk.page,
-            "ranges": chunk.ranges,
-            "token_count": chunk.token_count,
-            "embedding": call::row(answer)?,
-        }));
-    }
-    let mut document = json!(document);
-    // Attachments are documents of their own: their bytes are not sent back.
-    if let Some(fields) = document.as_object_mut() {
-        fields.remove("children");
-    }
-    let body = json!({"id": id, "model": served.name, "document": document, "chunks": rows});
-    Ok((body, cost))
 }
 
 async fn services(State(app): State<Arc<App>>) -> Response {

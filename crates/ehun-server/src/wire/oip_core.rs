@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use ehun_engine::{Input, ItemOptions};
-use ehun_models::Task;
+use ehun_engine::{Answer, Input, ItemOptions};
+use ehun_models::{Model, Task};
 
 use crate::app::{App, Served};
 use crate::call::{self, Cost};
@@ -99,30 +99,37 @@ pub async fn infer(
         return Err(Fault::invalid(format!("there is no output `{other}`; outputs are {}", known.join(", "))));
     }
     let items = items(tensors)?;
-    if items.len() > app.limits.items {
-        return Err(Fault::invalid(format!("{} items, at most {} are allowed", items.len(), app.limits.items)));
+    if items.len() > app.limits().items {
+        return Err(Fault::invalid(format!("{} items, at most {} are allowed", items.len(), app.limits().items)));
     }
     let (answers, cost) = call::all(served, items, ItemOptions::default()).await?;
-    let rows = answers.into_iter().map(call::row).collect::<Result<Vec<_>, _>>()?;
+    // Each row with the model that gave it: a swap may have come between the items.
+    let row = |answer: Answer| Ok::<_, Fault>((Arc::clone(call::model(served, &answer)), call::row(answer)?));
+    let rows = answers.into_iter().map(row).collect::<Result<Vec<_>, _>>()?;
+    let width = rows.first().map_or(served.model.dimension(), |(_, row)| row.len());
+    if rows.iter().any(|(_, row)| row.len() != width) {
+        let message = "the service's model changed to one of another width while the request was in; try again";
+        return Err(Fault::new(Kind::Unavailable, message));
+    }
     let chosen = outputs
         .into_iter()
         .enumerate()
         .filter(|(i, (name, ..))| if wanted.is_empty() { *i == 0 } else { wanted.iter().any(|w| w == name) });
-    let outputs = chosen.map(|(_, (name, ..))| output(served, name, &rows)).collect::<Result<_, _>>()?;
+    let outputs = chosen.map(|(_, (name, ..))| output(name, width, &rows)).collect::<Result<_, _>>()?;
     Ok((outputs, cost))
 }
 
-fn output(served: &Served, name: &'static str, rows: &[Vec<f32>]) -> Result<Output, Fault> {
+fn output(name: &'static str, width: usize, rows: &[(Arc<Model>, Vec<f32>)]) -> Result<Output, Fault> {
     let (shape, data) = match name {
         "score" => {
-            let scores = rows.iter().map(|row| served.model.rerank_score(row, false)).collect::<Result<_, _>>()?;
+            let scores = rows.iter().map(|(model, row)| model.rerank_score(row, false)).collect::<Result<_, _>>()?;
             (vec![rows.len()], scores)
         }
         "scores" => {
-            let scores = rows.iter().flat_map(|row| served.model.probabilities(row)).collect();
-            (vec![rows.len(), served.model.dimension()], scores)
+            let scores = rows.iter().flat_map(|(model, row)| model.probabilities(row)).collect();
+            (vec![rows.len(), width], scores)
         }
-        _ => (vec![rows.len(), served.model.dimension()], rows.concat()),
+        _ => (vec![rows.len(), width], rows.iter().flat_map(|(_, row)| row).copied().collect()),
     };
     Ok(Output { name, shape, data })
 }

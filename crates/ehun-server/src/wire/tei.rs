@@ -97,11 +97,11 @@ fn check(items: &[Input], app: &App) -> Result<(), Fault> {
     if items.is_empty() {
         return Err(Fault::new(Kind::Empty, "`inputs` cannot be empty"));
     }
-    if items.len() > app.limits.items {
+    if items.len() > app.limits().items {
         return Err(Fault::invalid(format!(
             "batch size {} > maximum allowed batch size {}",
             items.len(),
-            app.limits.items
+            app.limits().items
         )));
     }
     if items.iter().any(|item| item.num_bytes() == 0) {
@@ -167,6 +167,7 @@ async fn embed_value(app: &App, body: &Bytes) -> Result<(Vec<Vec<f32>>, Cost), F
     let (answers, cost) = call::all(&served, items, request.cut.options()).await?;
     let mut vectors = Vec::with_capacity(answers.len());
     for answer in answers {
+        let is_normalized = call::model(&served, &answer).is_normalized();
         let mut vector = call::row(answer)?;
         match request.dimensions {
             Some(dimensions) if normalize => tasks::embed::truncate(&mut vector, dimensions)?,
@@ -174,7 +175,7 @@ async fn embed_value(app: &App, body: &Bytes) -> Result<(Vec<Vec<f32>>, Cost), F
                 return Err(Fault::invalid(format!("`dimensions` must be from 1 to {}", vector.len())));
             }
             Some(dimensions) => vector.truncate(dimensions),
-            None if normalize && !served.model.is_normalized() => tasks::embed::normalize(&mut vector),
+            None if normalize && !is_normalized => tasks::embed::normalize(&mut vector),
             None => {}
         }
         vectors.push(vector);
@@ -304,8 +305,12 @@ async fn rerank_value(app: &App, body: &Bytes) -> Result<(Value, Cost), Fault> {
     if request.texts.is_empty() {
         return Err(Fault::new(Kind::Empty, "`texts` cannot be empty"));
     }
-    if request.texts.len() > app.limits.items {
-        return Err(Fault::invalid(format!("{} texts, at most {} are allowed", request.texts.len(), app.limits.items)));
+    if request.texts.len() > app.limits().items {
+        return Err(Fault::invalid(format!(
+            "{} texts, at most {} are allowed",
+            request.texts.len(),
+            app.limits().items
+        )));
     }
     let (ranked, cost) =
         ranking(&served, &request.query, &request.texts, request.raw_scores, request.cut.options()).await?;
@@ -484,7 +489,7 @@ async fn info(State(app): State<Arc<App>>) -> Response {
         "model_type": kind,
         "max_input_length": model.max_tokens(),
         "max_batch_tokens": null,
-        "max_client_batch_size": app.limits.items,
+        "max_client_batch_size": app.limits().items,
         "auto_truncate": true,
         "version": env!("CARGO_PKG_VERSION"),
     }))

@@ -44,23 +44,26 @@ pub fn loaded(wanted: &ServiceConfig) -> Result<Loaded, Any> {
 const KEYS: &str = "[[key]]\nname = \"reader\"\nscope = \"infer\"\nblake3 = \"READER\"\n\
                     [[key]]\nname = \"root\"\nscope = \"admin\"\nblake3 = \"ROOT\"\n";
 
+/// The header with the key for requests.
+pub const BEARER: &str = "authorization: Bearer reader\r\n";
+
 /// Both listeners of a server, and its audit log.
-struct Administered {
-    public: Running,
+pub struct Administered {
+    pub public: Running,
     admin: SocketAddr,
     host: Arc<Host>,
-    folder: PathBuf,
+    pub folder: PathBuf,
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
 impl Administered {
-    fn start(name: &str, text: &str) -> Result<Self, Any> {
+    pub fn start(name: &str, text: &str) -> Result<Self, Any> {
         let folder = std::env::temp_dir().join(format!("ehun-admin-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder)?;
         let config = read(&folder, text)?;
         let metrics = Arc::new(Metrics::new(config.service.keys().map(String::as_str)));
-        let limits = Limits { slow: Duration::from_millis(config.server.slow_ms), ..Limits::default() };
+        let limits = Limits { drain: Duration::from_secs(1), ..Limits::from(&config.server) };
         let app = Arc::new(App::new(Vec::new(), limits, config.key.clone(), metrics));
         let audit = Audit::open(config.server.audit.as_deref())?;
         let host = Host::start(Arc::clone(&app), Arc::new(Goldens), audit, config, |_| {})?;
@@ -78,7 +81,7 @@ impl Administered {
     }
 
     /// A request to the administration with a key.
-    fn ask(&self, method: &str, path: &str, key: &str, body: &Value) -> Result<(u16, Value), Any> {
+    pub fn ask(&self, method: &str, path: &str, key: &str, body: &Value) -> Result<(u16, Value), Any> {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let bearer = format!("authorization: Bearer {key}\r\n");
         let (status, _, answer) = send(self.admin, method, &format!("/admin/v1/services{path}"), &bearer, &body)?;
@@ -388,6 +391,37 @@ fn a_reload_changes_adds_removes_and_refuses() -> Result<(), Any> {
     let (status, ..) =
         server.public.send("POST", "/embed", "authorization: Bearer reader\r\n", b"{\"inputs\": \"a\"}")?;
     assert_eq!(status, 401);
+    Ok(())
+}
+
+#[test]
+fn a_reload_takes_over_what_it_can_of_the_server_and_names_the_rest() -> Result<(), Any> {
+    let server = Administered::start("server", ONE)?;
+    let embed = |body: &str| server.public.send("POST", "/embed", BEARER, body.as_bytes()).map(|answer| answer.0);
+    let two = json!({"inputs": ["a", "b"]}).to_string();
+    assert_eq!(embed(&two)?, 200);
+    // The keys of `[server]`, and those that the reload says need a restart.
+    let cases: [(&str, &[&str]); 7] = [
+        ("items = 1", &[]),
+        ("body_bytes = 10", &[]),
+        ("slow_ms = 500", &[]),
+        ("log = \"json\"\ndrain_ms = 700", &[]),
+        ("listen = \"127.0.0.1:9\"\notlp = \"http://127.0.0.1:9\"", &["server.listen", "server.otlp"]),
+        ("admin = \"off\"", &["server.admin"]),
+        ("tls = { cert = \"c.pem\", key = \"k.pem\" }", &["server.tls"]),
+    ];
+    for (keys, restart) in cases {
+        let text = ONE.replace("[server]\n", &format!("[server]\n{keys}\n"));
+        assert_eq!(server.host.reload(read(&server.folder, &text)?)?, restart, "{keys}");
+        let (want, app) = (if keys.starts_with("items") { 422 } else { 200 }, server.host.app());
+        assert_eq!(embed(&two)?, if keys.starts_with("body") { 413 } else { want }, "{keys}");
+        assert_eq!(app.limits().slow.as_millis(), if keys.starts_with("slow") { 500 } else { 30_000 }, "{keys}");
+        let json = app.telling().log == ehun_server::trace::LogFormat::Json;
+        assert_eq!((json, app.limits().drain.as_millis() == 700), (keys.starts_with("log"), keys.starts_with("log")));
+    }
+    let last = server.audit()?.pop().ok_or("no record")?;
+    assert_eq!(last["reason"], "a restart is needed for server.tls", "{last}");
+    assert!(server.host.reload(read(&server.folder, ONE)?)?.is_empty(), "as it was started");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! `ehun serve`: the server.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use ehun_server::{App, Audit, Config, Host, Limits, Loaded, Loader, Metrics, Tls
 use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::line;
-use crate::session::{checkpoint, deployment, program_cache, told, workers};
+use crate::session::{Waits, checkpoint, deployment, program_cache, told, workers};
 
 /// Flags of `ehun serve`.
 #[derive(Debug, Args)]
@@ -61,31 +61,26 @@ impl Serve {
             return Ok(Outcome::Done);
         }
         let mut config = match &self.config {
-            Some(path) => Config::read(path)?,
-            None => Config::default(),
+            Some(path) => self.flagged(Config::read(path)?),
+            None => self.flagged(Config::default()),
         };
         if config.service.is_empty() {
             let wanted = ServiceConfig { model: self.model.clone(), ..ServiceConfig::embedded() };
             config.service.insert("default".to_owned(), wanted);
         }
-        let address = self.listen.unwrap_or(config.server.listen);
-        let admin = self.admin.unwrap_or(config.server.admin);
-        let drain = Duration::from_millis(config.server.drain_ms);
-        let files = match (self.tls_cert, self.tls_key) {
-            (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
-            _ => config.server.tls.take(),
-        };
-        let tls = files.map(|files| Tls::read(&files)).transpose()?;
-        let exporter = self.otlp.or(config.server.otlp.take()).map(|url| Exporter::start(&url)).transpose();
+        let (address, admin) = (config.server.listen, config.server.admin);
+        let tls = config.server.tls.as_ref().map(Tls::read).transpose()?;
+        let exporter = config.server.otlp.as_deref().map(Exporter::start).transpose();
         let exporter = exporter.map_err(CommandError::io("the thread that sends traces"))?.map(Arc::new);
-        let telling = Telling { log: self.log.unwrap_or(config.server.log), exporter };
+        let telling = Telling { log: config.server.log, exporter };
         let host = host(config, tls, telling, self.trust)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .worker_threads(2)
             .build()
             .map_err(CommandError::io("threads of the server"))?;
-        let ended = runtime.block_on(serve(&host, address, admin, drain, self.config));
+        let ended = runtime.block_on(serve(&host, address, admin, self));
+        let drain = host.app().limits().drain;
         // Requests that were taken are answered before the threads end.
         for served in host.app().services() {
             served.service.drain(drain);
@@ -94,17 +89,26 @@ impl Serve {
         ended?;
         Ok(Outcome::Done)
     }
+
+    /// `config` with what the flags say, which stand above the file, also when it is read again.
+    fn flagged(&self, mut config: Config) -> Config {
+        let server = &mut config.server;
+        server.listen = self.listen.unwrap_or(server.listen);
+        server.admin = self.admin.unwrap_or(server.admin);
+        server.log = self.log.unwrap_or(server.log);
+        server.otlp = self.otlp.clone().or(server.otlp.take());
+        if let (Some(cert), Some(key)) = (self.tls_cert.clone(), self.tls_key.clone()) {
+            server.tls = Some(TlsFiles { cert, key });
+        }
+        config
+    }
 }
 
 /// The services, which are loaded once the server answers.
 fn host(config: Config, tls: Option<Tls>, telling: Telling, trust: bool) -> Result<Arc<Host>, CommandError> {
     let audit = Audit::open(config.server.audit.as_deref()).map_err(CommandError::io("the audit log"))?;
     let metrics = Arc::new(Metrics::new(config.service.keys().map(String::as_str)));
-    let limits = Limits {
-        body_bytes: config.server.body_bytes,
-        items: config.server.items,
-        slow: Duration::from_millis(config.server.slow_ms),
-    };
+    let limits = Limits::from(&config.server);
     let parsers = Arc::new(WorkerPool::new(PoolOptions::default())?);
     let app = App::new(Vec::new(), limits, config.key.clone(), metrics)
         .with_parsers(parsers)
@@ -122,13 +126,7 @@ async fn load(host: &Arc<Host>) -> Result<(), CommandError> {
 }
 
 /// Both listeners, the reload, and what is done now and then, until the process is told to end.
-async fn serve(
-    host: &Arc<Host>,
-    address: SocketAddr,
-    admin: AdminListen,
-    drain: Duration,
-    config: Option<PathBuf>,
-) -> Result<(), CommandError> {
+async fn serve(host: &Arc<Host>, address: SocketAddr, admin: AdminListen, flags: Serve) -> Result<(), CommandError> {
     let (bound, address_bound) = tokio::sync::oneshot::channel();
     let (ended, ending) = tokio::sync::oneshot::channel::<()>();
     let scheme = if host.app().tls.is_some() { "https" } else { "http" };
@@ -144,7 +142,7 @@ async fn serve(
         }
         std::future::pending().await
     };
-    let public = ehun_server::serve(Arc::clone(host.app()), address, drain, listening, ehun_server::terminated());
+    let public = ehun_server::serve(Arc::clone(host.app()), address, listening, ehun_server::terminated());
     let administration = async {
         let Some(address) = admin.beside(address) else { return std::future::pending().await };
         let scheme = if address.ip().is_loopback() { "http" } else { scheme };
@@ -159,11 +157,11 @@ async fn serve(
             result => result,
         }
     };
-    let reloading = Arc::clone(host);
+    let (reloading, flags) = (Arc::clone(host), Arc::new(flags));
     tokio::spawn(ehun_server::hangups(move || {
-        let (host, config) = (Arc::clone(&reloading), config.clone());
+        let (host, flags) = (Arc::clone(&reloading), Arc::clone(&flags));
         // Loading takes its time, and the signals and connections do not wait for it.
-        drop(tokio::task::spawn_blocking(move || reload(&host, config.as_deref())));
+        drop(tokio::task::spawn_blocking(move || reload(&host, &flags)));
     }));
     let tended = Arc::clone(host);
     tokio::spawn(async move {
@@ -182,21 +180,25 @@ async fn serve(
 }
 
 /// Reads the file again. One that is not good changes nothing.
-fn reload(host: &Host, config: Option<&Path>) {
-    let Some(path) = config else { return eprintln!("there is no configuration file to read again") };
+fn reload(host: &Host, flags: &Serve) {
+    let Some(path) = &flags.config else { return eprintln!("there is no configuration file to read again") };
     let result = match Config::read(path) {
         Ok(config) if config.service.is_empty() => {
             host.refuse_reload("there is no service in it");
             Err(format!("{}: there is no service in it", path.display()))
         }
-        Ok(config) => host.reload(config).map_err(|error| error.to_string()),
+        Ok(config) => host.reload(flags.flagged(config)).map_err(|error| error.to_string()),
         Err(error) => {
             host.refuse_reload(&error.to_string());
             Err(error.to_string())
         }
     };
     match result {
-        Ok(()) => eprintln!("{} was read again", path.display()),
+        Ok(restart) if restart.is_empty() => eprintln!("{} was read again", path.display()),
+        Ok(restart) => {
+            let keys = restart.join(", ");
+            eprintln!("{} was read again; a restart is needed for {keys}, which stay as they were", path.display());
+        }
         Err(error) => eprintln!("ehun: the configuration stays as it was: {error}"),
     }
 }
@@ -236,7 +238,8 @@ fn loaded(wanted: &ServiceConfig, progress: OnProgress) -> Result<Loaded, Comman
         cache: program_cache(),
         ..Options::default()
     };
-    let deadline = wanted.limits.deadline_ms.map(Duration::from_millis);
-    let deployment = deployment(&model, &wanted.backends, &options, deadline, progress)?;
+    let (deadline, latency) = (wanted.limits.deadline_ms, wanted.limits.latency_ms);
+    let waits = Waits { deadline: deadline.map(Duration::from_millis), latency: latency.map(Duration::from_millis) };
+    let deployment = deployment(&model, &wanted.backends, &options, waits, progress)?;
     Ok(Loaded { model, deployment, workers: workers(&wanted.backends) })
 }

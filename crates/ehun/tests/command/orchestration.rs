@@ -22,6 +22,11 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
+        Self::start_on(arguments, "http://")
+    }
+
+    /// The same where the address that clients ask begins with `scheme`.
+    fn start_on(arguments: &[&str], scheme: &str) -> Self {
         let all = [&["serve", "--listen", "127.0.0.1:0"], arguments].concat();
         let mut command = command(&all);
         if let Some(plugin) = xla_cpu_plugin() {
@@ -32,11 +37,11 @@ impl Server {
         let (lines, log) = mpsc::channel();
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line))));
         let mut server = Self { child, address: String::new(), admin: String::new(), log: Mutex::new(log) };
-        let port =
-            |line: String| line.split_once("http://").unwrap().1.split([',', '/', ' ']).next().unwrap().to_owned();
+        let port = |line: String| line.split_once("://").unwrap().1.split([',', '/', ' ']).next().unwrap().to_owned();
         // Which of the two comes first is chance.
         while server.address.is_empty() || server.admin.is_empty() {
-            let line = server.log_line("on http://");
+            let line = server.log_line("://");
+            assert!(line.contains("administration") || line.contains(scheme), "{line}");
             if line.contains("administration") { server.admin = port(line) } else { server.address = port(line) }
         }
         server
@@ -226,6 +231,98 @@ fn a_hangup_reads_the_file_again_and_a_termination_answers_what_is_in_flight() {
         }
     }
     assert_eq!(server.wait(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn requests_are_logged_and_a_hangup_changes_how() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ehun.toml");
+    let golden = root().join("goldens/st-mean");
+    let text =
+        |server: &str| format!("[server]\n{server}\n[service.default]\nmodel = {:?}\n", golden.to_str().unwrap());
+    std::fs::write(&file, text("log = \"json\"")).unwrap();
+    let server = Server::start(&["--config", file.to_str().unwrap()]);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let ask = |id: &str| {
+        let body = json!({"inputs": "a text"}).to_string();
+        let head = format!(
+            "POST /embed HTTP/1.1\r\nhost: test\r\nconnection: close\r\nx-request-id: {id}\r\n\
+             traceparent: 00-{trace}-00f067aa0ba902b7-01\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = server.connect();
+        stream.write_all(head.as_bytes()).unwrap();
+        answer(stream).unwrap();
+    };
+    ask("first");
+    let line: Value = serde_json::from_str(&server.log_line("\"first\"")).unwrap();
+    for (key, value) in [
+        ("level", json!("info")),
+        ("request_id", json!("first")),
+        ("trace_id", json!(trace)),
+        ("method", json!("POST")),
+        ("route", json!("/embed")),
+        ("status", json!(200)),
+        ("backend", json!("cpu")),
+    ] {
+        assert_eq!(line[key], value, "{line}");
+    }
+    assert!(line["tokens"].as_u64() > Some(2) && line["run_ms"].as_f64() > Some(0.0), "{line}");
+    std::fs::write(&file, text("log = \"text\"\notlp = \"http://127.0.0.1:9\"")).unwrap();
+    server.signal("HUP");
+    let said = server.log_line("was read again");
+    assert!(said.ends_with("a restart is needed for server.otlp, which stay as they were"), "{said}");
+    ask("second");
+    let line = server.log_line("id=second");
+    assert!(
+        line.contains(" 200 POST /embed ") && line.contains(&format!(" trace={trace} backend=cpu tokens=")),
+        "{line}"
+    );
+}
+
+/// What the server shows to whoever connects: the fingerprint of its certificate.
+#[cfg(unix)]
+fn shown(address: &str) -> Option<String> {
+    let script = format!(
+        "openssl s_client -connect {address} </dev/null 2>/dev/null | openssl x509 -noout -fingerprint -sha256"
+    );
+    let ran = std::process::Command::new("sh").args(["-c", &script]).output().ok()?;
+    Some(String::from_utf8(ran.stdout).ok()?.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_reads_a_renewed_certificate_and_refuses_a_broken_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let renew = || {
+        let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
+        let (cert, key) = (at("cert.pem"), at("key.pem"));
+        let rest = ["-subj", "/CN=localhost", "-out", &cert, "-keyout", &key];
+        std::process::Command::new("openssl").args(new).args(rest).output().is_ok_and(|ran| ran.status.success())
+    };
+    if !renew() {
+        println!("not run: no openssl to make a certificate with");
+        return;
+    }
+    let golden = root().join("goldens/st-mean");
+    let text = format!(
+        "[server]\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\n[service.default]\nmodel = {:?}\n",
+        golden.to_str().unwrap()
+    );
+    std::fs::write(at("ehun.toml"), text).unwrap();
+    let server = Server::start_on(&["--config", &at("ehun.toml")], "https://");
+    let first = shown(&server.address).unwrap();
+    std::fs::write(at("cert.pem"), "not a certificate").unwrap();
+    server.signal("HUP");
+    let line = server.log_line("stays as it was");
+    assert!(line.contains("cert.pem"), "{line}");
+    assert_eq!(shown(&server.address).unwrap(), first);
+    assert!(renew());
+    server.signal("HUP");
+    server.log_line("was read again");
+    assert_ne!(shown(&server.address).unwrap(), first);
 }
 
 #[test]
