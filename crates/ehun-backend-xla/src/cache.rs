@@ -109,4 +109,71 @@ mod tests {
         let blocked = Cache::new(&path.join("under a file"));
         assert!(blocked.store("k", "", b"").is_err());
     }
+
+    /// This test program again, with only the test `name`, which finds `folder` in its environment: another process.
+    #[cfg(unix)]
+    fn again(before: &str, name: &str, folder: &Path) -> std::process::Command {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("{before} exec \"$0\" --exact cache::tests::{name} --quiet")]);
+        command
+            .arg(std::env::current_exe().unwrap())
+            .env("EHUN_CACHE_WRITER", folder)
+            .stdout(std::process::Stdio::null());
+        command
+    }
+
+    /// Two processes write one entry again and again, a third reads it: it is always one of theirs, and whole.
+    #[cfg(unix)]
+    #[test]
+    fn two_processes_write_the_same_entry() {
+        let whole = |content: &Found| match content {
+            Found::Entry(description, program) => program.iter().all(|byte| description == &byte.to_string()),
+            Found::Nothing => true,
+            Found::Damaged(_) => false,
+        };
+        if let Some(folder) = std::env::var_os("EHUN_CACHE_WRITER") {
+            let cache = Cache::new(Path::new(&folder));
+            let byte = std::process::id() as u8;
+            (0..200).for_each(|_| cache.store("k", &byte.to_string(), &[byte; 100_000]).unwrap());
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(&folder.path().join("new"));
+        let start = || again("", "two_processes_write_the_same_entry", &cache.folder).spawn().unwrap();
+        let mut writers = [start(), start()];
+        let mut entries = 0;
+        while writers.iter_mut().any(|writer| writer.try_wait().unwrap().is_none()) {
+            let found = cache.load("k");
+            assert!(whole(&found));
+            entries += usize::from(matches!(found, Found::Entry(..)));
+        }
+        assert!(writers.iter_mut().all(|writer| writer.wait().unwrap().success()) && entries > 0, "{entries}");
+        // Nothing that was begun is left beside the entry.
+        assert_eq!(std::fs::read_dir(&cache.folder).unwrap().count(), 1);
+    }
+
+    /// A file system that takes no more, by a limit on the size of files: the error says so, and nothing is left.
+    #[cfg(unix)]
+    #[test]
+    fn a_full_disk_leaves_nothing() {
+        if let Some(folder) = std::env::var_os("EHUN_CACHE_WRITER") {
+            let reason = Cache::new(Path::new(&folder)).store("k", "description", &[7; 100_000]).unwrap_err();
+            assert!(reason.contains("File too large"), "{reason}");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let limits = "ulimit -f 1; trap '' XFSZ;";
+        assert!(again(limits, "a_full_disk_leaves_nothing", folder.path()).status().unwrap().success());
+        assert_eq!(Cache::new(folder.path()).load("k"), Found::Nothing);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// A folder that is there and takes no file, whoever asks.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_that_cannot_be_written_is_an_error_and_reads_as_empty() {
+        let cache = Cache::new(Path::new("/proc/self"));
+        assert!(cache.store("k", "", b"").unwrap_err().contains("/proc/self/k.xla"));
+        assert_eq!(cache.load("k"), Found::Nothing);
+    }
 }

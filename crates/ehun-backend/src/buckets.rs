@@ -4,8 +4,19 @@ use crate::{Bucket, BucketChoice, Refusal};
 
 /// Most programs that are chosen without being listed.
 pub const MAX_PROGRAMS: usize = 24;
-/// Different lengths among them; the rest are programs for one sequence, so that a single query does not pay for a batch.
+/// Different lengths among them where no sample says which ones matter; the rest are programs for one sequence, so that a
+/// single query does not pay for a batch.
 const LENGTHS: usize = 16;
+/// The same where there is a sample. Fewer lengths follow it closely enough, and leave programs for [`FEW`] sequences: the
+/// last batch of a length is seldom full, and is most of the padding of a small collection.
+const SAMPLED_LENGTHS: usize = 10;
+/// Most programs for one sequence.
+const SINGLES: usize = 8;
+/// Sequences of the programs between one and a full batch.
+const FEW: usize = 4;
+/// Rows that a run counts for beside its own, as each is started and fed by itself: without it a batch would go one sequence
+/// at a time to save a few rows.
+const RUN_ROWS: usize = 64;
 /// Lengths are multiples of this, the rows of a register on every accelerator so far.
 const STEP: usize = 8;
 /// Most sequences in a bucket.
@@ -25,8 +36,8 @@ pub fn choose(choice: &BucketChoice, longest: usize, tokens: usize) -> Result<Ve
             }
             list.iter().map(|&(batch, length)| Bucket { batch, length }).collect()
         }
-        BucketChoice::Sample(lengths) => from_lengths(lengths, longest, tokens),
-        BucketChoice::Default => from_lengths(&default_lengths(longest), longest, tokens),
+        BucketChoice::Sample(lengths) => from_lengths(lengths, longest, tokens, SAMPLED_LENGTHS),
+        BucketChoice::Default => from_lengths(&default_lengths(longest), longest, tokens, LENGTHS),
     };
     buckets.sort_unstable_by_key(|bucket| (bucket.length, bucket.batch));
     buckets.dedup();
@@ -61,16 +72,18 @@ fn default_lengths(longest: usize) -> Vec<usize> {
     (0..=count).map(|i| (4.0 * (octaves * f64::from(i) / f64::from(count)).exp()).round() as usize).collect()
 }
 
-fn from_lengths(lengths: &[usize], longest: usize, tokens: usize) -> Vec<Bucket> {
-    let edges = edges(lengths, longest, LENGTHS);
+fn from_lengths(lengths: &[usize], longest: usize, tokens: usize, most: usize) -> Vec<Bucket> {
+    let edges = edges(lengths, longest, most);
     let full = |length: usize| (tokens / length).clamp(1, MAX_BATCH);
     let mut buckets: Vec<Bucket> = edges.iter().map(|&length| Bucket { batch: full(length), length }).collect();
-    let candidates: Vec<usize> = edges.into_iter().filter(|&length| full(length) > 1).collect();
-    let singles = (MAX_PROGRAMS - buckets.len()).min(candidates.len());
-    // Every so many lengths from the longest down, so that each single sequence has a program of its own kind.
-    for place in 0..singles {
-        let at = candidates.len() - 1 - place * candidates.len() / singles;
-        buckets.push(Bucket { batch: 1, length: candidates[at] });
+    for (batch, most) in [(1, SINGLES), (FEW, MAX_PROGRAMS)] {
+        let candidates: Vec<usize> = edges.iter().copied().filter(|&length| full(length) > batch).collect();
+        let number = most.min(MAX_PROGRAMS - buckets.len()).min(candidates.len());
+        // Every so many lengths from the longest down, so that each length has a program of this kind near it.
+        for place in 0..number {
+            let at = candidates.len() - 1 - place * candidates.len() / number;
+            buckets.push(Bucket { batch, length: candidates[at] });
+        }
     }
     buckets
 }
@@ -120,14 +133,14 @@ fn edges(lengths: &[usize], longest: usize, most: usize) -> Vec<usize> {
     edges
 }
 
-/// The place in `buckets` that computes `sequences` sequences of up to `length` tokens with the fewest rows, in several
-/// runs where it holds fewer; `None` where every bucket is too short.
+/// The place in `buckets` that computes `sequences` sequences of up to `length` tokens at the least cost, in several runs where
+/// it holds fewer: the rows, and some more for each run. `None` where every bucket is too short.
 pub fn pick(buckets: &[Bucket], sequences: usize, length: usize) -> Option<usize> {
     let fitting = buckets.iter().enumerate().filter(|(_, bucket)| bucket.length >= length);
     fitting
         .min_by_key(|(_, bucket)| {
             let runs = sequences.div_ceil(bucket.batch).max(1);
-            (runs * bucket.batch * bucket.length, runs)
+            (runs * (bucket.batch * bucket.length + RUN_ROWS), runs)
         })
         .map(|(place, _)| place)
 }
@@ -151,7 +164,9 @@ mod tests {
         let list = BucketChoice::List(vec![(4, 64), (1, 16), (4, 64)]);
         let buckets = choose(&list, 512, 4096).unwrap();
         assert_eq!(buckets, [Bucket { batch: 1, length: 16 }, Bucket { batch: 4, length: 64 }]);
+        // Three runs of 16 rows are dearer than they look, and still cheaper than one of 256.
         assert_eq!(pick(&buckets, 3, 10), Some(0));
+        assert_eq!(pick(&buckets, 4, 10), Some(1));
         assert_eq!(pick(&buckets, 3, 17), Some(1));
         assert!(choose(&BucketChoice::List(vec![(0, 4)]), 512, 4096).is_err());
     }
@@ -226,7 +241,7 @@ mod tests {
             prop_assert!(pick(&buckets, 1, longest + 1).is_none());
         }
 
-        /// A plan never takes more rows than another bucket would.
+        /// A plan never costs more than another bucket would.
         #[test]
         fn picks_are_cheapest(
             list in proptest::collection::vec((1usize..20, 1usize..200), 1..12),
@@ -234,7 +249,7 @@ mod tests {
             length in 0usize..220,
         ) {
             let buckets = choose(&BucketChoice::List(list), 512, 4096).unwrap();
-            let cost = |b: &Bucket| sequences.div_ceil(b.batch) * b.batch * b.length;
+            let cost = |b: &Bucket| sequences.div_ceil(b.batch) * (b.batch * b.length + RUN_ROWS);
             let fitting = buckets.iter().filter(|b| b.length >= length).map(cost).min();
             prop_assert_eq!(pick(&buckets, sequences, length).map(|place| cost(&buckets[place])), fitting);
         }

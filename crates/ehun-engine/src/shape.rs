@@ -1,8 +1,9 @@
 //! Which items go together: similar lengths, within what a runner takes at once, the oldest always first.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
-use ehun_backend::Bucket;
+use ehun_backend::{Bucket, buckets};
 
 /// What a runner takes at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,34 +28,44 @@ impl Shape {
         }
     }
 
-    /// Most items of at most `length` tokens at once, and the greatest length that costs the same as `length`.
+    /// Most items of at most `length` tokens at once, and the lengths that cost the same as `length`.
     fn room(&self, length: usize) -> Room {
         match self {
             Self::Tokens { max_tokens, max_items } => {
-                Room { items: (*max_items).max(1), tokens: *max_tokens, length: usize::MAX }
+                Room { items: (*max_items).max(1), tokens: *max_tokens, lengths: 0..=usize::MAX }
             }
             Self::Buckets(buckets) => {
                 let fits = buckets.iter().filter(|bucket| bucket.length >= length);
                 let Some(shortest) = fits.clone().map(|bucket| bucket.length).min() else {
-                    return Room { items: 1, tokens: usize::MAX, length: usize::MAX };
+                    return Room { items: 1, tokens: usize::MAX, lengths: 0..=usize::MAX };
                 };
                 let items = fits.filter(|bucket| bucket.length == shortest).map(|bucket| bucket.batch).max();
-                Room { items: items.unwrap_or(1).max(1), tokens: usize::MAX, length: shortest }
+                let below = buckets.iter().map(|bucket| bucket.length).filter(|&below| below < length).max();
+                let lengths = below.map_or(0, |below| below + 1)..=shortest;
+                Room { items: items.unwrap_or(1).max(1), tokens: usize::MAX, lengths }
             }
         }
+    }
+
+    /// How many items of up to `length` tokens the static shape that runs `items` of them holds: the rest is free.
+    fn held(&self, items: usize, length: usize) -> usize {
+        let Self::Buckets(buckets) = self else { return items };
+        let batch = buckets::pick(buckets, items, length).map_or(1, |place| buckets[place].batch);
+        items.div_ceil(batch) * batch
     }
 }
 
 struct Room {
     items: usize,
     tokens: usize,
-    length: usize,
+    lengths: RangeInclusive<usize>,
 }
 
 /// The items that are run with the item `(length, key)`, that one included, from `waiting`, which is ordered by length.
 ///
 /// Lengths close to its own are taken first, so that a batch has little padding; since it is always the oldest that is
-/// served, no item waits for more batches than there were items before it.
+/// served, no item waits for more batches than there were items before it. With static shapes, items that a shorter shape
+/// would take come along only where they fill what would be computed empty.
 pub fn companions(waiting: &BTreeSet<(usize, u64)>, oldest: (usize, u64), shape: &Shape) -> Vec<u64> {
     let room = shape.room(oldest.0);
     let mut chosen = vec![oldest.1];
@@ -63,15 +74,15 @@ pub fn companions(waiting: &BTreeSet<(usize, u64)>, oldest: (usize, u64), shape:
     let after = (std::ops::Bound::Excluded(oldest), std::ops::Bound::Unbounded);
     let mut longer = waiting.range(after).peekable();
     // What is longer than an item that did not fit does not fit either; what is shorter may.
-    let mut longest = room.length;
+    let mut longest = *room.lengths.end();
     while chosen.len() < room.items {
-        let down = shorter.peek().map(|item| oldest.0 - item.0);
+        let down = shorter.peek().filter(|item| room.lengths.contains(&item.0)).map(|item| oldest.0 - item.0);
         let up = longer.peek().filter(|item| item.0 <= longest).map(|item| item.0 - oldest.0);
         let from_longer = match (down, up) {
             (Some(down), Some(up)) => up <= down,
             (down, up) => down.is_none() && up.is_some(),
         };
-        let next = if from_longer { longer.next() } else { shorter.next() };
+        let next = if from_longer { longer.next() } else { down.and_then(|_| shorter.next()) };
         let Some(&(length, key)) = next else { break };
         if tokens + length <= room.tokens {
             tokens += length;
@@ -82,6 +93,8 @@ pub fn companions(waiting: &BTreeSet<(usize, u64)>, oldest: (usize, u64), shape:
             break;
         }
     }
+    let free = shape.held(chosen.len(), *room.lengths.end()).min(room.items).saturating_sub(chosen.len());
+    chosen.extend(shorter.take(free).map(|&(_, key)| key));
     chosen
 }
 
@@ -147,6 +160,30 @@ mod tests {
             }
         }
 
+        /// An item that a shorter shape would take costs nothing where it comes along.
+        #[test]
+        fn what_comes_along_is_free(
+            list in proptest::collection::vec((1usize..16, 1usize..300), 1..8),
+            lengths in proptest::collection::vec(1usize..300, 1..60),
+        ) {
+            let list: Vec<Bucket> = list.into_iter().map(|(batch, length)| Bucket { batch, length }).collect();
+            let own = |length: usize| list.iter().map(|bucket| bucket.length).filter(|&own| own >= length).min();
+            let Some(shortest) = own(lengths[0]) else { return Ok(()) };
+            let rows = |items: usize| {
+                let bucket = list[buckets::pick(&list, items, shortest).unwrap()];
+                items.div_ceil(bucket.batch) * bucket.batch * bucket.length
+            };
+            let waiting: BTreeSet<(usize, u64)> = lengths.iter().copied().zip(0..).collect();
+            let chosen = companions(&waiting, (lengths[0], 0), &Shape::Buckets(list.clone()));
+            let of_own = chosen.iter().filter(|&&key| own(lengths[key as usize]) == Some(shortest)).count();
+            prop_assert!(chosen.iter().all(|&key| lengths[key as usize] <= shortest));
+            prop_assert!(rows(chosen.len()) <= rows(of_own), "{:?}", chosen);
+            // And none of its own stays out while there is room.
+            let all = lengths.iter().filter(|&&length| own(length) == Some(shortest)).count();
+            let most = list.iter().filter(|bucket| bucket.length == shortest).map(|bucket| bucket.batch).max().unwrap();
+            prop_assert_eq!(of_own, all.min(most));
+        }
+
         #[test]
         fn the_oldest_is_served_with_the_closest_lengths(
             lengths in proptest::collection::vec(1usize..300, 1..60),
@@ -172,5 +209,9 @@ mod tests {
         let waiting: BTreeSet<(usize, u64)> = [20, 30, 100, 31, 32, 5].into_iter().zip(0..).collect();
         assert_eq!(companions(&waiting, (20, 0), &shape), [0, 1, 3, 4]);
         assert_eq!(companions(&waiting, (100, 2), &shape), [2, 4]);
+        // With a shape for one sequence nothing is left empty, and nothing comes along.
+        let shape =
+            Shape::Buckets([(1, 128), (2, 128), (4, 32)].map(|(batch, length)| Bucket { batch, length }).into());
+        assert_eq!(companions(&waiting, (100, 2), &shape), [2]);
     }
 }

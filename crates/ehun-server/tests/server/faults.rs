@@ -101,8 +101,13 @@ fn start(
     let model = Arc::new(Model::load(&checkpoint, &LoadOptions::default())?);
     let lanes = runners.iter().map(|&runner| Lane::new(Arc::clone(runner) as Arc<dyn Runner>, policy)).collect();
     let tokenizer = Arc::clone(&model) as Arc<dyn Tokenize>;
-    let deployment =
-        Arc::new(Deployment { label: "planted".into(), model: Some(Arc::clone(&model)), tokenizer, lanes, left_out: Vec::new() });
+    let deployment = Arc::new(Deployment {
+        label: "planted".into(),
+        model: Some(Arc::clone(&model)),
+        tokenizer,
+        lanes,
+        left_out: Vec::new(),
+    });
     let metrics = Arc::new(Metrics::new(["s"]));
     let config = ServiceConfig { name: "s".into(), ..ServiceConfig::default() };
     let observers = vec![Arc::clone(&metrics) as Arc<dyn Observer>];

@@ -64,6 +64,7 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts serving on a free port.
     pub fn start(app: Arc<App>) -> Result<Self, Any> {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (listening, address) = std::sync::mpsc::channel();
@@ -79,6 +80,7 @@ impl Running {
         Ok(Self { address: address.recv()?, stop: Some(stop), thread: Some(thread) })
     }
 
+    /// Status, head and body of one request.
     pub fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Result<Answer, Any> {
         send(self.address, method, path, headers, body)
     }

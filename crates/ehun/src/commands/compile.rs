@@ -22,7 +22,7 @@ pub struct Compile {
     backend: String,
     /// The devices: v4:2x2x1, v5p:2x2x1, v5e:2x2, v6e:2x2, tpu7x:2x2x1
     #[arg(long, value_name = "NAME")]
-    topology: String,
+    topology: Option<String>,
     /// Directory of a model, or ORG/NAME of one that was pulled [default: the embedded all-MiniLM-L6-v2]
     #[arg(long, value_name = "DIR|ORG/NAME")]
     model: Option<PathBuf>,
@@ -65,7 +65,10 @@ impl Compile {
             let reason = format!("`{}` has no programs to compile ahead of time; xla:tpu has", self.backend);
             return Err(CommandError::Usage(reason));
         };
+        // What is missing for another platform is said first: it has no topology to name.
         aot::without_device(platform)?;
+        let none = || CommandError::Usage("--topology NAME is needed, for example v5e:2x2".into());
+        let topology = self.topology.as_deref().ok_or_else(none)?;
         let load = LoadOptions { check_finite: false, max_tokens: self.max_tokens, ..LoadOptions::default() };
         let subject = match &self.shape_of {
             Some(path) => shape(path, &load)?.into(),
@@ -87,7 +90,7 @@ impl Compile {
             *time_limit = Duration::from_secs(self.time_limit as u64);
         }
         let mut told = |report: &BucketReport| eprintln!("{}: {}", report.bucket, report.reason);
-        let table = aot::aot(&self.topology, &subject.graph, &options, &config, &mut told)?;
+        let table = aot::aot(topology, &subject.graph, &options, &config, &mut told)?;
         if self.json {
             json_line(&table)?;
         } else {

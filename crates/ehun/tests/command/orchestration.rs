@@ -41,6 +41,10 @@ impl Server {
         // Which of the two comes first is chance.
         while server.address.is_empty() || server.admin.is_empty() {
             let line = server.log_line("://");
+            // It is bound before its services are loaded, and says that it listens once they are.
+            if line.starts_with("starting on") {
+                continue;
+            }
             assert!(line.contains("administration") || line.contains(scheme), "{line}");
             if line.contains("administration") { server.admin = port(line) } else { server.address = port(line) }
         }
