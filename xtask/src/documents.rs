@@ -29,12 +29,7 @@ pub fn soak(folders: &[String]) -> Outcome {
         );
     }
     build()?;
-    let work = target().join("soak/documents");
-    if work.exists() {
-        fs::remove_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
-    }
-    let model = work.join("model");
-    small_model(&model)?;
+    let (work, model) = workplace("documents")?;
     let out = work.join("out");
     let at = |path: &Path| path.to_string_lossy().into_owned();
     let mut arguments = vec!["process".to_owned()];
@@ -62,6 +57,17 @@ pub fn soak(folders: &[String]) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// An empty folder for the soak `name`, and the small model in it.
+pub fn workplace(name: &str) -> Result<(PathBuf, PathBuf), String> {
+    let work = target().join("soak").join(name);
+    if work.exists() {
+        fs::remove_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
+    }
+    let model = work.join("model");
+    small_model(&model)?;
+    Ok((work, model))
 }
 
 /// Waits for the end; the exit code and the largest resident size that was seen, bytes.

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use crate::command::{Outcome, program};
-use crate::documents::{small_model, watch};
-use crate::product::{build, ehun, target};
+use crate::documents::{watch, workplace};
+use crate::product::{build, ehun};
 
 /// Numbers of documents where none are given.
 const COUNTS: [usize; 2] = [10_000, 100_000];
@@ -29,12 +29,7 @@ pub fn soak(arguments: &[String]) -> Outcome {
         counts = COUNTS.into();
     }
     build()?;
-    let work = target().join("soak/memory");
-    if work.exists() {
-        fs::remove_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
-    }
-    let model = work.join("model");
-    small_model(&model)?;
+    let (work, model) = workplace("memory")?;
     let mut peaks: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     println!("| Documents | Run | Peak memory of the main process (VmHWM), MiB | Seconds |\n| --- | --- | --- | --- |");
     for count in counts {

@@ -233,7 +233,7 @@ mod tests {
         b.finish().unwrap()
     }
 
-    /// A form with memory between in MiB, bytes moved in MiB, time in us with operations that have none.
+    /// The same with so many operations counted.
     fn with_flops(mut attempt: Attempt, flops: f64) -> Attempt {
         if let Ok(figures) = &mut attempt.outcome {
             figures.flops = Some(flops);
@@ -241,6 +241,7 @@ mod tests {
         attempt
     }
 
+    /// A form with memory between in MiB, bytes moved in MiB, time in us with operations that have none.
     fn attempt(form: Form, temp: u64, moved: Option<u64>, time: Option<(f64, u32)>) -> Attempt {
         let figures = CompiledFigures {
             temp_bytes: temp << 20,

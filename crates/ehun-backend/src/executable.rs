@@ -98,7 +98,7 @@ pub struct OpTime {
 }
 
 /// What did run. Goes into metrics, response headers and the columns of the output.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
     /// The backend's name.
     pub backend: String,

@@ -141,10 +141,32 @@ pub(crate) mod tests {
 
     /// Rounds as a busy machine gives them: noise of each job, a slow drift, and now and then a disturbance.
     pub(crate) fn simulated(slower: f64, noise: f64, rounds: usize, random: &mut Random) -> Vec<Round> {
+        rounds_with(slower, noise, rounds, random, |random| if random.below(25) == 0 { 1.0 + 4.0 * noise } else { 1.0 })
+    }
+
+    /// The same beside neighbours that take the machine for a while: a job in twelve takes up to two fifths longer.
+    pub(crate) fn disturbed(slower: f64, noise: f64, rounds: usize, random: &mut Random) -> Vec<Round> {
+        rounds_with(
+            slower,
+            noise,
+            rounds,
+            random,
+            |random| {
+                if random.below(12) == 0 { 1.0 + 0.4 * random.unit() } else { 1.0 }
+            },
+        )
+    }
+
+    fn rounds_with(
+        slower: f64,
+        noise: f64,
+        rounds: usize,
+        random: &mut Random,
+        disturbance: impl Fn(&mut Random) -> f64,
+    ) -> Vec<Round> {
         let mut job = |side: f64, drift: f64| {
             let normal: f64 = (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
-            let disturbed = if random.below(12) == 0 { 1.0 + 0.4 * random.unit() } else { 1.0 };
-            3.0 * side * drift * (noise * normal).exp() * disturbed
+            3.0 * side * drift * (noise * normal).exp() * disturbance(random)
         };
         (0..rounds)
             .map(|round| {
@@ -158,28 +180,32 @@ pub(crate) mod tests {
     #[test]
     fn the_interval_holds_the_truth_as_often_as_it_says() {
         for (rounds, slower) in [(5, 1.0), (8, 1.0), (8, 1.2), (20, 0.9)] {
-            let mut random = Random(rounds as u64);
-            let trials = 400;
-            let held = (0..trials).filter(|_| {
-                let gain = gain(&simulated(slower, 0.02, rounds, &mut random)).unwrap();
-                gain.low <= 1.0 / slower && 1.0 / slower <= gain.high
-            });
-            let share = held.count() as f64 / f64::from(trials);
-            assert!((0.92..=0.99).contains(&share), "{rounds} rounds: {share}");
+            for simulate in [simulated, disturbed] {
+                let mut random = Random(rounds as u64);
+                let trials = 400;
+                let held = (0..trials).filter(|_| {
+                    let gain = gain(&simulate(slower, 0.02, rounds, &mut random)).unwrap();
+                    gain.low <= 1.0 / slower && 1.0 / slower <= gain.high
+                });
+                let share = held.count() as f64 / f64::from(trials);
+                assert!((0.92..=0.99).contains(&share), "{rounds} rounds: {share}");
+            }
         }
     }
 
     #[test]
     fn a_fifth_is_found_as_a_fifth() {
         let mut random = Random(7);
-        let gains: Vec<Gain> = (0..40).map(|_| gain(&simulated(1.2, 0.02, 8, &mut random)).unwrap()).collect();
-        for found in &gains {
+        for _ in 0..20 {
+            let found = gain(&simulated(1.2, 0.02, 8, &mut random)).unwrap();
             let slower = 1.0 / found.estimate - 1.0;
-            assert!((0.15..0.25).contains(&slower), "{slower} {found}");
+            assert!((0.15..0.25).contains(&slower) && found.high < 1.0, "{found}");
         }
-        // A round in which both jobs of a side were disturbed makes it unsure, seldom.
-        let sure = gains.iter().filter(|found| found.high < 1.0 / 1.01).count();
-        assert!(sure >= 36, "{sure} of 40");
+        for _ in 0..20 {
+            let found = gain(&disturbed(1.2, 0.02, 8, &mut random)).unwrap();
+            let slower = 1.0 / found.estimate - 1.0;
+            assert!((0.15..0.25).contains(&slower), "{found}");
+        }
     }
 
     #[test]

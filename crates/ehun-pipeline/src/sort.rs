@@ -117,10 +117,7 @@ impl Sorter {
 
     fn sort(&mut self) {
         let bytes = &self.bytes;
-        let parts = |entry: &Entry| {
-            let (key, value) = bytes[entry.at..entry.at + entry.key + entry.value].split_at(entry.key);
-            (key, value)
-        };
+        let parts = |entry: &Entry| bytes[entry.at..entry.at + entry.key + entry.value].split_at(entry.key);
         self.entries.sort_unstable_by(|a, b| parts(a).cmp(&parts(b)));
     }
 

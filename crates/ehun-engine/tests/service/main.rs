@@ -5,7 +5,6 @@ mod fickle;
 mod models;
 mod rollout;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -47,13 +46,9 @@ fn report(backend: &str, items: &[Arc<Prepared>]) -> RunReport {
         backend: backend.to_owned(),
         device: "test".into(),
         precision: Precision::F32,
-        attention: BTreeMap::new(),
-        bucket: None,
         sequences: items.len(),
         tokens: items.iter().map(|item| item.num_tokens()).sum(),
-        padding_tokens: 0,
-        elapsed: Duration::ZERO,
-        operations: Vec::new(),
+        ..RunReport::default()
     }
 }
 

@@ -167,7 +167,7 @@ pub(super) async fn tag_texts(
             match model.tag_windows(&texts[place]) {
                 Ok(of_text) => {
                     inputs.extend(of_text.inputs.iter().map(|input| Input::Tokens(input.token_ids.as_slice().into())));
-                    windows.push((place, of_text));
+                    windows.push((place, model, of_text));
                 }
                 Err(error) => all[place] = Some(json!({"error": Fault::from(error).message})),
             }
@@ -178,9 +178,9 @@ pub(super) async fn tag_texts(
         }
         cost.add(of_round);
         let mut answers = answers.into_iter();
-        for (place, of_text) in windows {
+        for (place, cutter, of_text) in windows {
             let answers = answers.by_ref().take(of_text.inputs.len()).collect();
-            match tagged(served, &texts[place], &of_text, answers, aggregation) {
+            match tagged(served, &texts[place], (&cutter, &of_text), answers, aggregation) {
                 Ok(Tagged::Entities(entities)) => {
                     all[place] = Some(json!(entities.iter().map(|e| entity(e, aggregation)).collect::<Vec<_>>()));
                 }
@@ -203,18 +203,18 @@ enum Tagged {
     Otherwise(Arc<Model>),
 }
 
-/// The entities under the labels of the model that answered, which need not be the one that cut the text into windows.
+/// The entities under the labels of the model that answered, which need not be the `cutter` of the text into windows.
 fn tagged(
     served: &Served,
     text: &str,
-    windows: &tasks::tag::Windows,
+    (cutter, windows): (&Arc<Model>, &tasks::tag::Windows),
     answers: Vec<Result<Answer, EngineError>>,
     aggregation: tasks::tag::Aggregation,
 ) -> Result<Tagged, Fault> {
     let answers = answers.into_iter().collect::<Result<Vec<Answer>, _>>()?;
-    let model = answers.last().map_or(&served.model, |answer| call::model(served, answer));
+    let model = answers.last().map_or(cutter, |answer| call::model(served, answer));
     let alike = answers.iter().all(|answer| Arc::ptr_eq(call::model(served, answer), model));
-    if !alike || model.tag_windows(text)? != *windows {
+    if !alike || !Arc::ptr_eq(model, cutter) && model.tag_windows(text)? != *windows {
         return Ok(Tagged::Otherwise(Arc::clone(model)));
     }
     let rows: Vec<&[f32]> = answers

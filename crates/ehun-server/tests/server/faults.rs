@@ -1,6 +1,5 @@
 //! What clients see of backends that misbehave: answers by the next one, faults of an item alone, and places that are given up.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use ehun_backend::{BackendError, Precision, RunOptions, RunReport};
 use ehun_engine::{
     Deployment, HealthPolicy, Input, ItemOutput, ItemRows, Lane, Observer, Prepared, Runner, Service, ServiceConfig,
-    Shape, Tokenize,
+    Shape,
 };
 use ehun_models::{Checkpoint, LoadOptions, Model};
 use ehun_server::{App, Limits, Metrics, Served};
@@ -74,13 +73,9 @@ impl Runner for Planted {
             backend: self.name.to_owned(),
             device: "test".into(),
             precision: Precision::F32,
-            attention: BTreeMap::new(),
-            bucket: None,
             sequences: items.len(),
             tokens: items.iter().map(|item| item.num_tokens()).sum(),
-            padding_tokens: 0,
-            elapsed: Duration::ZERO,
-            operations: Vec::new(),
+            ..RunReport::default()
         });
         let output = |item: &Arc<Prepared>| {
             let is_nan = mood == Mood::Nan || matches!(&item.input, Input::Text(text) if text.contains("nan"));
@@ -100,14 +95,7 @@ fn start(
     let checkpoint = Checkpoint::open(goldens().join("bert.sequence-classification"))?;
     let model = Arc::new(Model::load(&checkpoint, &LoadOptions::default())?);
     let lanes = runners.iter().map(|&runner| Lane::new(Arc::clone(runner) as Arc<dyn Runner>, policy)).collect();
-    let tokenizer = Arc::clone(&model) as Arc<dyn Tokenize>;
-    let deployment = Arc::new(Deployment {
-        label: "planted".into(),
-        model: Some(Arc::clone(&model)),
-        tokenizer,
-        lanes,
-        left_out: Vec::new(),
-    });
+    let deployment = Deployment::of_lanes(Arc::clone(&model), lanes);
     let metrics = Arc::new(Metrics::new(["s"]));
     let config = ServiceConfig { name: "s".into(), ..ServiceConfig::default() };
     let observers = vec![Arc::clone(&metrics) as Arc<dyn Observer>];

@@ -20,6 +20,21 @@ fn parse(parts: &[(&str, &str)]) -> Document {
     document
 }
 
+/// A presentation of one slide, `ppt/slides/a.xml`, and of `more` parts.
+fn one_slide(slide: &str, more: &[(&str, &str)]) -> Document {
+    let presentation = "<p:presentation><p:sldIdLst><p:sldId id='1' r:id='s'/></p:sldIdLst></p:presentation>";
+    let (root, slides) =
+        (relations(&[("r1", "officeDocument", "ppt/presentation.xml")]), relations(&[("s", "slide", "slides/a.xml")]));
+    let parts = [
+        ("[Content_Types].xml", ""),
+        ("_rels/.rels", &root),
+        ("ppt/presentation.xml", presentation),
+        ("ppt/_rels/presentation.xml.rels", &slides),
+        ("ppt/slides/a.xml", slide),
+    ];
+    parse(&[&parts, more].concat())
+}
+
 /// Kind, layer and text of each block, in words.
 fn seen(document: &Document) -> Vec<String> {
     let blocks = document.blocks.iter();
@@ -318,22 +333,8 @@ fn pptx_boxes_of_groups_are_boxes_of_the_slide() {
     let inner = "<a:chOff x='1270000' y='0'/><a:chExt cx='1270000' cy='1270000'/>";
     let shape = frame("spPr", 120, 40, 20, 10, "") + "<p:txBody><a:p><a:r><a:t>In a group</a:t></a:r></a:p></p:txBody>";
     let group = |content: &str| format!("<p:grpSp>{}{content}</p:grpSp>", frame("grpSpPr", 10, 20, 50, 50, inner));
-    let document = parse(&[
-        ("[Content_Types].xml", ""),
-        ("_rels/.rels", &relations(&[("r1", "officeDocument", "ppt/presentation.xml")])),
-        (
-            "ppt/presentation.xml",
-            "<p:presentation><p:sldIdLst><p:sldId id='1' r:id='s'/></p:sldIdLst></p:presentation>",
-        ),
-        ("ppt/_rels/presentation.xml.rels", &relations(&[("s", "slide", "slides/a.xml")])),
-        (
-            "ppt/slides/a.xml",
-            &format!(
-                "<p:sld><p:cSld><p:spTree>{}</p:spTree></p:cSld></p:sld>",
-                group(&format!("<p:sp>{shape}</p:sp>"))
-            ),
-        ),
-    ]);
+    let shapes = group(&format!("<p:sp>{shape}</p:sp>"));
+    let document = one_slide(&format!("<p:sld><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"), &[]);
     let bbox = document.blocks[0].bbox.unwrap();
     assert_eq!([bbox.x0, bbox.y0, bbox.x1, bbox.y1], [20.0, 40.0, 30.0, 45.0]);
 }
@@ -375,20 +376,15 @@ fn pptx_is_read_by_position_not_by_order_of_drawing() {
         ],
     );
     let master = part("sldMaster", &[shape("<p:ph type='title'/>", &transform(40, 20, 640, 60), "Click")]);
-    let document = parse(&[
-        ("[Content_Types].xml", ""),
-        ("_rels/.rels", &relations(&[("r1", "officeDocument", "ppt/presentation.xml")])),
-        (
-            "ppt/presentation.xml",
-            "<p:presentation><p:sldIdLst><p:sldId id='1' r:id='s'/></p:sldIdLst></p:presentation>",
-        ),
-        ("ppt/_rels/presentation.xml.rels", &relations(&[("s", "slide", "slides/a.xml")])),
-        ("ppt/slides/a.xml", &slide),
-        ("ppt/slides/_rels/a.xml.rels", &relations(&[("l", "slideLayout", "../layouts/l.xml")])),
-        ("ppt/layouts/l.xml", &layout),
-        ("ppt/layouts/_rels/l.xml.rels", &relations(&[("m", "slideMaster", "../m.xml")])),
-        ("ppt/m.xml", &master),
-    ]);
+    let document = one_slide(
+        &slide,
+        &[
+            ("ppt/slides/_rels/a.xml.rels", &relations(&[("l", "slideLayout", "../layouts/l.xml")])),
+            ("ppt/layouts/l.xml", &layout),
+            ("ppt/layouts/_rels/l.xml.rels", &relations(&[("m", "slideMaster", "../m.xml")])),
+            ("ppt/m.xml", &master),
+        ],
+    );
     assert_eq!(
         seen(&document),
         [
