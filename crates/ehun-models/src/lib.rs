@@ -37,6 +37,7 @@ pub mod tokenizer;
 mod blocks;
 mod families;
 mod load;
+mod well_formed;
 
 pub use checkpoint::Checkpoint;
 pub use config::Config;

@@ -1,6 +1,7 @@
 //! Texts become token ids, types and offsets, exactly as Hugging Face's tokenizers make them.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ehun_graph::SequenceInput;
 use serde_json::{Map, Value};
@@ -9,6 +10,7 @@ use tokenizers::{EncodeInput, Encoding};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{ModelError, Result};
+use crate::well_formed;
 
 /// Tokenizer classes of transformers whose models get token types. Others leave them out, and all types are 0.
 const CLASSES_WITH_TYPES: &[&str] =
@@ -97,7 +99,7 @@ impl Tokenizer {
                 };
             return Err(checkpoint.missing("tokenizer.json", advice));
         };
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|e| ModelError::InvalidFile {
+        let mut inner = parse(&bytes).map_err(|e| ModelError::InvalidFile {
             path: path.clone(),
             reason: format!("not a usable tokenizer: {e}"),
         })?;
@@ -158,7 +160,7 @@ impl Tokenizer {
             TextInput::Single(text) => EncodeInput::Single(text.into()),
             TextInput::Pair(first, second) => EncodeInput::Dual(first.into(), second.into()),
         };
-        let encoding = self.inner.encode(input, true).map_err(|e| ModelError::Tokenize(e.to_string()))?;
+        let encoding = caught(|| self.inner.encode(input, true)).map_err(ModelError::Tokenize)?;
         let total = encoding.len();
         let texts = encoding.get_sequence_ids();
         let keep = match limit.filter(|&limit| limit < total) {
@@ -184,14 +186,14 @@ impl Tokenizer {
 
     /// Number of tokens of `text`, special tokens included, without any limit.
     pub fn count(&self, text: &str) -> Result<usize> {
-        let encoding = self.inner.encode_fast(text, true).map_err(|e| ModelError::Tokenize(e.to_string()))?;
+        let encoding = caught(|| self.inner.encode_fast(text, true)).map_err(ModelError::Tokenize)?;
         Ok(encoding.len())
     }
 
     /// Number of leading tokens that a prompt takes, by the rule of sentence-transformers: its own tokens with special ones,
     /// less a trailing special one.
     pub fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
-        let encoding = self.inner.encode_fast(prompt, true).map_err(|e| ModelError::Tokenize(e.to_string()))?;
+        let encoding = caught(|| self.inner.encode_fast(prompt, true)).map_err(ModelError::Tokenize)?;
         let trailing = encoding.get_ids().last().is_some_and(|id| self.special_ids.contains(id));
         Ok(encoding.len() - usize::from(trailing))
     }
@@ -213,7 +215,7 @@ impl Tokenizer {
 
     /// Text of token ids.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.inner.decode(ids, skip_special).map_err(|e| ModelError::Tokenize(e.to_string()))
+        caught(|| self.inner.decode(ids, skip_special)).map_err(ModelError::Tokenize)
     }
 
     /// All token types are 0 from now on: the model has no table for others.
@@ -222,12 +224,31 @@ impl Tokenizer {
     }
 }
 
+/// The tokenizer that a `tokenizer.json` describes. The library panics where a step of its own meets what is no JSON, so the file is
+/// looked through first.
+fn parse(bytes: &[u8]) -> std::result::Result<tokenizers::Tokenizer, String> {
+    well_formed::check(bytes).map_err(|e| e.to_string())?;
+    caught(|| tokenizers::Tokenizer::from_bytes(bytes))
+}
+
+/// What the tokenizers library answers; a panic of it is an error like any other, for its steps come from a file.
+fn caught<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(answer) => answer.map_err(|e| e.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given");
+            Err(format!("the tokenizers library gave up: {text}"))
+        }
+    }
+}
+
 /// Fails where `tokenizer_config.json` says that texts end with a token and `tokenizer.json` does not add it: transformers then
 /// adds it by code of the tokenizer's class, and last-token pooling would read another row.
 fn check_end(inner: &tokenizers::Tokenizer, settings: &Map<String, Value>, path: &str) -> Result<()> {
     let token = settings.get("eos_token").and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
     let (Some(Value::Bool(true)), Some(token)) = (settings.get("add_eos_token"), token) else { return Ok(()) };
-    let encoding = inner.encode_fast("a", true).map_err(|e| ModelError::Tokenize(e.to_string()))?;
+    let encoding = caught(|| inner.encode_fast("a", true)).map_err(ModelError::Tokenize)?;
     if encoding.get_ids().last().copied() == inner.token_to_id(token) {
         return Ok(());
     }

@@ -24,6 +24,9 @@ use crate::rows::strings;
 use crate::sort::{Ahead, Sorter};
 use crate::table::read_table;
 
+/// Places that are held at a time, but for those of one row.
+const PLACES: usize = 4096;
+
 /// Memory for each of the sorts.
 const SORT_BYTES: usize = 8 << 20;
 
@@ -49,6 +52,8 @@ pub(crate) struct Repeats {
     /// The rows that are left out.
     dropped: Ahead,
     next_row: u64,
+    /// [`PLACES`].
+    most_places: usize,
 }
 
 fn fields() -> Fields {
@@ -95,7 +100,7 @@ impl Repeats {
             }
         }
         let (places, dropped) = (Ahead::new(places.finish()?)?, Ahead::new(dropped.finish()?)?);
-        Ok(Self { table: path.to_owned(), places, dropped, next_row: 0 })
+        Ok(Self { table: path.to_owned(), places, dropped, next_row: 0, most_places: PLACES })
     }
 
     /// `schema` with the column of places.
@@ -106,11 +111,12 @@ impl Repeats {
         Arc::new(Schema::new(all.collect::<Vec<_>>()))
     }
 
-    /// The rows of the next batch that are kept, with the places of those that are not. Batches come in the table's order.
-    pub(crate) fn apply(&mut self, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, JobError> {
+    /// Those of the next rows that are kept, with the places of those that are not; and how many rows these were, which is fewer
+    /// than `batch` has where their places would be too many. Rows come in the table's order.
+    pub(crate) fn apply(&mut self, batch: &RecordBatch, schema: &SchemaRef) -> Result<(RecordBatch, usize), JobError> {
         let mut is_kept = Vec::with_capacity(batch.num_rows());
-        let mut of_row = Vec::new();
-        for _ in 0..batch.num_rows() {
+        let (mut of_row, mut held) = (Vec::new(), 0);
+        while is_kept.len() < batch.num_rows() && held < self.most_places {
             let row = self.next_row.to_be_bytes();
             self.next_row += 1;
             let kept = self.dropped.take(&row)?.is_none();
@@ -120,16 +126,18 @@ impl Repeats {
                 while let Some(place) = self.places.take(&row)? {
                     here.push(serde_json::from_slice(&place).map_err(JobError::file(&self.table))?);
                 }
+                held += here.len();
                 of_row.push(here);
             }
         }
+        let rows = is_kept.len();
         let with_places = || {
-            let kept = filter_record_batch(batch, &BooleanArray::from(is_kept))?;
+            let kept = filter_record_batch(&batch.slice(0, rows), &BooleanArray::from(is_kept))?;
             let mut columns = kept.columns().to_vec();
             columns.push(places(&of_row)?);
             RecordBatch::try_new(Arc::clone(schema), columns)
         };
-        with_places().map_err(JobError::file(&self.table))
+        Ok((with_places().map_err(JobError::file(&self.table))?, rows))
     }
 }
 
@@ -221,20 +229,26 @@ mod tests {
         writer.finish().unwrap();
 
         let mut repeats = Repeats::find_within(&path, folder.path(), budget).unwrap();
+        // In pieces, too, where memory is short.
+        repeats.most_places = budget.max(2);
         let mut kept = Vec::new();
         for batch in read_table(&path, None, 7).unwrap() {
-            let batch = batch.unwrap();
-            let schema = Repeats::schema(&batch.schema());
-            let batch = repeats.apply(&batch, &schema).unwrap();
-            let also = batch.column_by_name(ALSO_AT).unwrap().as_list::<i32>();
-            for row in 0..batch.num_rows() {
-                let places = also.value(row);
-                let places = places.as_struct();
-                let chunks = places.column_by_name("chunk").unwrap().as_primitive::<UInt32Type>().values().to_vec();
-                let pages = places.column_by_name("page").unwrap().as_primitive::<UInt32Type>();
-                assert_eq!(pages.iter().map(|page| page.unwrap_or(0)).collect::<Vec<_>>(), chunks);
-                let own = batch.column_by_name("chunk").unwrap().as_primitive::<UInt32Type>().value(row);
-                kept.push((own, chunks));
+            let mut left = batch.unwrap();
+            let schema = Repeats::schema(&left.schema());
+            while left.num_rows() > 0 {
+                let (batch, rows) = repeats.apply(&left, &schema).unwrap();
+                assert!(rows > 0, "it would not end");
+                left = left.slice(rows, left.num_rows() - rows);
+                let also = batch.column_by_name(ALSO_AT).unwrap().as_list::<i32>();
+                for row in 0..batch.num_rows() {
+                    let places = also.value(row);
+                    let places = places.as_struct();
+                    let chunks = places.column_by_name("chunk").unwrap().as_primitive::<UInt32Type>().values().to_vec();
+                    let pages = places.column_by_name("page").unwrap().as_primitive::<UInt32Type>();
+                    assert_eq!(pages.iter().map(|page| page.unwrap_or(0)).collect::<Vec<_>>(), chunks);
+                    let own = batch.column_by_name("chunk").unwrap().as_primitive::<UInt32Type>().value(row);
+                    kept.push((own, chunks));
+                }
             }
         }
         kept

@@ -59,8 +59,8 @@ impl std::str::FromStr for Format {
 /// Writes the Parquet table `from` to `to` in the form `format`, without what is repeated, and makes it durable. The number of its
 /// rows.
 pub(crate) fn export(from: &Path, to: &Path, format: Format, mut repeats: Option<Repeats>) -> Result<u64, JobError> {
-    let batches = read_table(from, None, 1024)?;
-    let schema = if repeats.is_some() { Repeats::schema(&batches.schema()) } else { batches.schema() };
+    let mut read = read_table(from, None, 1024)?;
+    let schema = if repeats.is_some() { Repeats::schema(&read.schema()) } else { read.schema() };
     // What the table notes goes with it: the reader's schema is without.
     let noted = match publication(from)? {
         Some(number) => {
@@ -69,15 +69,23 @@ pub(crate) fn export(from: &Path, to: &Path, format: Format, mut repeats: Option
         }
         None => schema.clone(),
     };
-    let mut rows = 0;
-    let batches = batches.map(|batch| {
+    let (mut rows, mut left) = (0, None);
+    let mut next = || -> Result<Option<RecordBatch>, JobError> {
+        let Some(batch) = left.take().map_or_else(|| read.next().transpose(), |batch| Ok(Some(batch)))? else {
+            return Ok(None);
+        };
         let batch = match &mut repeats {
-            Some(repeats) => repeats.apply(&batch?, &schema)?,
-            None => batch?,
+            Some(repeats) => {
+                let (kept, done) = repeats.apply(&batch, &schema)?;
+                left = (done < batch.num_rows()).then(|| batch.slice(done, batch.num_rows() - done));
+                kept
+            }
+            None => batch,
         };
         rows += batch.num_rows() as u64;
-        Ok::<_, JobError>(batch)
-    });
+        Ok(Some(batch))
+    };
+    let batches = std::iter::from_fn(|| next().transpose());
     if format == Format::Parquet {
         let mut writer = TableWriter::create(to, &noted)?;
         for batch in batches {

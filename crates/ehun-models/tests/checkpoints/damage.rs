@@ -74,3 +74,21 @@ proptest! {
         drop(copy.load());
     }
 }
+
+/// What stood in the way of the tokenizers library until the file was looked through first: it panicked.
+#[test]
+fn a_tokenizer_that_is_no_json_is_told_by_its_place() {
+    let bytes = std::fs::read(golden("bert").join("tokenizer.json")).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    for (old, new, reason) in [
+        ("\"decoder\": {", "\"decoder\": {\"a\": \"\u{0}\",", "control character"),
+        ("\"decoder\": {", "\"decoder\": {\"a\": 1e999,", "number out of range"),
+        ("\"normalizer\": {", "\"normalizer\": {\"a\": \"\u{0}\",", "control character"),
+    ] {
+        assert!(text.contains(old), "{old}");
+        let copy = Copy::of("bert");
+        copy.write("tokenizer.json", text.replacen(old, new, 1));
+        let error = copy.load().err().unwrap().to_string();
+        assert!(error.contains("tokenizer.json") && error.contains(reason) && error.contains("line"), "{error}");
+    }
+}
