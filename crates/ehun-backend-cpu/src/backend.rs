@@ -13,6 +13,7 @@ use crate::exec::{
     AttentionKernel, Compile, CpuExecutable, Fusion, Guard, MAX_INT8_INPUTS, batch_steps, choose, kernel_names,
     schedule,
 };
+use crate::gemm::Products;
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 
@@ -55,12 +56,14 @@ impl BackendFactory for GuardedCpuFactory {
 
 fn open(name: &str, guard: Guard) -> Result<Arc<dyn Backend>, Unavailable> {
     let isa = Isa::detect().map_err(|error| Unavailable::new(name, error.to_string()))?;
-    Ok(Arc::new(CpuBackend { guard, ..CpuBackend::new(isa) }))
+    let products = Products::detect().map_err(|error| Unavailable::new(name, error.to_string()))?;
+    Ok(Arc::new(CpuBackend { guard, ..CpuBackend::new(isa).with_products(products) }))
 }
 
 /// The processor that this program runs on.
 pub struct CpuBackend {
     isa: Isa,
+    products: Products,
     model: String,
     guard: Guard,
     /// Pools in use, which executables of as many threads share.
@@ -68,15 +71,25 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// The backend with the kernels of `isa`.
+    /// The backend with the kernels of `isa`, and products of its own.
     #[must_use]
     pub fn new(isa: Isa) -> Self {
-        Self { isa, model: processor(), guard: Guard::Off, pools: Mutex::new(Vec::new()) }
+        Self { isa, products: Products::Own, model: processor(), guard: Guard::Off, pools: Mutex::new(Vec::new()) }
+    }
+
+    /// The same with others' products of f32: the bits of results are others then.
+    #[must_use]
+    pub fn with_products(self, products: Products) -> Self {
+        Self { products, ..self }
     }
 
     fn device(&self, threads: usize) -> String {
         let plural = if threads == 1 { "" } else { "s" };
-        format!("{} ({}, {threads} thread{plural})", self.model, self.isa.name())
+        let products = match self.products {
+            Products::Own => String::new(),
+            other => format!("products by {}, ", other.name()),
+        };
+        format!("{} ({}, {products}{threads} thread{plural})", self.model, self.isa.name())
     }
 
     fn pool(&self, threads: usize) -> Arc<ThreadPool> {
@@ -94,6 +107,13 @@ impl CpuBackend {
         let mut refusals = Vec::new();
         match options.precision {
             Precision::F32 => {}
+            Precision::Int8 if self.products != Products::Own => {
+                let reason = format!(
+                    "{} multiplies f32 alone (EHUN_GEMM); ask for precision f32, or for EHUN_GEMM=own",
+                    self.products.name()
+                );
+                refusals.push(Refusal::new("options", reason));
+            }
             Precision::Int8 => refusals.extend(wide_products(graph)),
             Precision::F16 | Precision::Bf16 => {
                 let reason = format!(
@@ -178,6 +198,10 @@ impl Backend for CpuBackend {
             notes: vec![
                 format!("instruction set {}; this machine has {}", self.isa.name(), available.join(", ")),
                 "EHUN_CPU=generic|avx2|avx512|avx512vnni|neon forces one".to_owned(),
+                format!(
+                    "products are computed by {}; EHUN_GEMM=own|matrixmultiply: our kernels, or a published crate as the reference",
+                    self.products.name()
+                ),
             ],
         }
     }
@@ -223,6 +247,7 @@ impl Backend for CpuBackend {
             graph,
             weights: weights.clone(),
             isa: self.isa,
+            products: self.products,
             precision: options.precision,
             pool,
             device,

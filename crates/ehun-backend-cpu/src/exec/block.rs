@@ -174,7 +174,7 @@ impl<'a> Block<'a> {
             RunOp::Linear { x, product, activation, residual } => {
                 let residual = residual.map_or(Residual::None, |loc| Residual::Matrix(self.operand(&loc)));
                 let (x, out) = (self.operand(x), out.as_mat(self.rows.len()));
-                product.multiply(isa, self.shared.pool, x, *activation, residual, out);
+                product.multiply(self.shared.pool, x, *activation, residual, out);
             }
             RunOp::LayerNorm { x, weight, bias, eps } => {
                 let norm = rows::LayerNorm { width, weight: weight.as_deref(), bias: bias.as_deref(), eps: *eps };

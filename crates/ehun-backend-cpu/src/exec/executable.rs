@@ -18,6 +18,7 @@ use super::program::{ConstantRows, Program, RunOp, lower};
 use super::run::{Arena, Runner};
 use super::select::select_rows;
 use crate::NAME;
+use crate::gemm::Products;
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 
@@ -60,6 +61,8 @@ pub(crate) struct Compile {
     pub(crate) graph: Arc<Graph>,
     pub(crate) weights: WeightStore,
     pub(crate) isa: Isa,
+    /// Who multiplies, and in which precision.
+    pub(crate) products: Products,
     pub(crate) precision: Precision,
     pub(crate) pool: Arc<ThreadPool>,
     pub(crate) device: String,
@@ -70,10 +73,10 @@ pub(crate) struct Compile {
 
 impl CpuExecutable {
     pub(crate) fn new(with: Compile) -> Result<Self, BackendError> {
-        let Compile { graph, weights, isa, precision, pool, device, attention, max_tokens, fusion } = with;
-        let constants = fold(isa, &pool, &graph, &weights, &*attention)?;
+        let Compile { graph, weights, isa, products, precision, pool, device, attention, max_tokens, fusion } = with;
+        let constants = fold(isa, products, &pool, &graph, &weights, &*attention)?;
         let ir = batch_steps(&graph, fusion);
-        let program = lower(isa, precision, &graph, &weights, &ir, constants);
+        let program = lower(isa, products, precision, &graph, &weights, &ir, constants);
         let rotaries = program.rotaries.iter().cloned().map(RotaryCache::new).collect();
         let arenas = Mutex::new(Vec::new());
         Ok(Self { graph, weights, isa, precision, pool, device, attention, max_tokens, program, rotaries, arenas })
@@ -100,6 +103,7 @@ impl CpuExecutable {
 /// Computes the constant rows, through the same steps, in f32 whatever the precision: it is done once.
 fn fold(
     isa: Isa,
+    products: Products,
     pool: &ThreadPool,
     graph: &Graph,
     weights: &WeightStore,
@@ -107,7 +111,7 @@ fn fold(
 ) -> Result<Vec<Option<ConstantRows>>, BackendError> {
     let mut ir = Ir::constants(graph);
     fuse(&mut ir);
-    let program = lower(isa, Precision::F32, graph, weights, &ir, Vec::new());
+    let program = lower(isa, products, Precision::F32, graph, weights, &ir, Vec::new());
     let batch = RaggedBatch::from_ids::<Vec<u32>>(&[]);
     let context = Context::new(&batch, &[]);
     let runner = Runner { isa, pool, weights, rotaries: &[], context: &context, attention, deadline: None };

@@ -113,7 +113,7 @@ impl MaxOfLinear<'_> {
             let count = ROWS.min(tokens - first);
             let data = &mut block.as_mut_slice()[..count * n];
             let x = MatRef::new(&self.x[first * self.stride..], count, self.width, self.stride);
-            product.multiply(self.isa, self.pool, x, None, Residual::None, MatMut::new(data, count, n, n));
+            product.multiply(self.pool, x, None, Residual::None, MatMut::new(data, count, n, n));
             for (i, x) in data.chunks_exact(n).enumerate() {
                 while self.batch.rows(sequence).end <= first + i {
                     sequence += 1;

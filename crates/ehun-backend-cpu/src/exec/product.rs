@@ -3,9 +3,7 @@
 use ehun_backend::Precision;
 use ehun_graph::Activation;
 
-use crate::gemm::{
-    Epilogue, MatMut, MatRef, PackedInt8, PackedWeights, QuantizedRows, Residual, WeightBits, gemm, gemm_int8,
-};
+use crate::gemm::{Epilogue, MatMut, MatRef, PackedInt8, PackedProduct, Products, Residual, WeightBits};
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 
@@ -23,51 +21,44 @@ pub(crate) struct Matrix<'a> {
     pub(crate) bits: WeightBits,
 }
 
-enum Weights {
-    Float(PackedWeights),
-    Bytes(PackedInt8),
-}
-
 /// Packed weights and bias.
 pub(crate) struct Product {
-    weights: Weights,
+    weights: Box<dyn PackedProduct>,
     bias: Option<Vec<f32>>,
 }
 
 impl Product {
-    /// Packs for `isa`. The backend has refused other precisions than f32 and int8.
-    pub(crate) fn pack(isa: Isa, precision: Precision, matrix: Matrix<'_>, bias: Option<Vec<f32>>) -> Self {
+    /// Packs for `isa`. The backend has refused other precisions than f32 and int8, and int8 where others than our own kernels
+    /// multiply.
+    pub(crate) fn pack(
+        isa: Isa,
+        products: Products,
+        precision: Precision,
+        matrix: Matrix<'_>,
+        bias: Option<Vec<f32>>,
+    ) -> Self {
         let Matrix { values, up, n, k, bits } = matrix;
-        let weights = match (precision, up) {
-            (Precision::Int8, None) => Weights::Bytes(PackedInt8::pack(isa, values, n, k)),
-            (Precision::Int8, Some(up)) => Weights::Bytes(PackedInt8::pack_gated(isa, values, up, n, k)),
-            (_, None) => Weights::Float(PackedWeights::pack_f32(isa, values, n, k, bits)),
-            (_, Some(up)) => Weights::Float(PackedWeights::pack_gated(isa, values, up, n, k, bits)),
+        let weights: Box<dyn PackedProduct> = match (precision, up) {
+            (Precision::Int8, None) => Box::new(PackedInt8::pack(isa, values, n, k)),
+            (Precision::Int8, Some(up)) => Box::new(PackedInt8::pack_gated(isa, values, up, n, k)),
+            (_, up) => products.pack(isa, values, up, (n, k), bits),
         };
         Self { weights, bias }
     }
 
     /// Columns of the result.
     pub(crate) fn n(&self) -> usize {
-        match &self.weights {
-            Weights::Float(weights) => weights.n(),
-            Weights::Bytes(weights) => weights.n(),
-        }
+        self.weights.n()
     }
 
     /// Floating-point operations (or the integer ones in their stead) for each row.
     pub(crate) fn flops_per_row(&self) -> u64 {
-        let (k, gated) = match &self.weights {
-            Weights::Float(weights) => (weights.k(), weights.is_gated()),
-            Weights::Bytes(weights) => (weights.k(), weights.is_gated()),
-        };
-        2 * (self.n() * k * if gated { 2 } else { 1 }) as u64
+        2 * (self.n() * self.weights.k() * if self.weights.is_gated() { 2 } else { 1 }) as u64
     }
 
     /// `out = activation(x W^T + b) + residual`
     pub(crate) fn multiply(
         &self,
-        isa: Isa,
         pool: &ThreadPool,
         x: MatRef<'_>,
         activation: Option<Activation>,
@@ -75,9 +66,6 @@ impl Product {
         out: MatMut<'_>,
     ) {
         let epilogue = Epilogue { bias: self.bias.as_deref(), activation, residual, ..Epilogue::default() };
-        match &self.weights {
-            Weights::Float(weights) => gemm(pool, x, weights, &epilogue, out),
-            Weights::Bytes(weights) => gemm_int8(pool, &QuantizedRows::new(isa, pool, x), weights, &epilogue, out),
-        }
+        self.weights.multiply(pool, x, &epilogue, out);
     }
 }

@@ -9,7 +9,7 @@ use super::attention::BiasRows;
 use super::ir::{Ir, IrOp, Matrices, Matrix, Term, Value};
 use super::product::{self, Product};
 use super::schedule::{Place, Schedule, schedule, stride};
-use crate::gemm::WeightBits;
+use crate::gemm::{Products, WeightBits};
 use crate::simd::Isa;
 
 /// Output channels of a product that is pooled at once: what a thread holds of tokens x vocabulary is this wide.
@@ -150,6 +150,7 @@ pub(crate) struct Program {
 /// Packs the weights and resolves the places.
 pub(crate) fn lower(
     isa: Isa,
+    products: Products,
     precision: Precision,
     graph: &Graph,
     weights: &WeightStore,
@@ -159,6 +160,7 @@ pub(crate) fn lower(
     let schedule = schedule(ir);
     let mut lowering = Lowering {
         isa,
+        products,
         precision,
         graph,
         weights,
@@ -175,6 +177,7 @@ pub(crate) fn lower(
 
 struct Lowering<'a> {
     isa: Isa,
+    products: Products,
     precision: Precision,
     graph: &'a Graph,
     weights: &'a WeightStore,
@@ -312,7 +315,7 @@ impl Lowering<'_> {
             _ => matrices.iter().flat_map(|matrix| self.read(matrix.weight).into_owned()).collect(),
         };
         let packed = product::Matrix { values: &values, up: None, n, k, bits };
-        Product::pack(self.isa, self.precision, packed, self.biases(matrices))
+        Product::pack(self.isa, self.products, self.precision, packed, self.biases(matrices))
     }
 
     fn gated(&self, gate: &Matrix, up: &Matrix) -> Product {
@@ -321,7 +324,7 @@ impl Lowering<'_> {
         let (n, k) = (reference.num_rows(), reference.width());
         let (gate, up) = (self.read(gate.weight), self.read(up.weight));
         let packed = product::Matrix { values: &gate, up: Some(&up), n, k, bits: self.bits(&pair) };
-        Product::pack(self.isa, self.precision, packed, self.biases(&pair))
+        Product::pack(self.isa, self.products, self.precision, packed, self.biases(&pair))
     }
 
     fn chunks(&self, matrix: &Matrix) -> Vec<Product> {
@@ -334,7 +337,7 @@ impl Lowering<'_> {
                 let n = chunk.len() / k;
                 let bias = bias.as_ref().map(|bias| bias[number * MAX_CHUNK..][..n].to_vec());
                 let packed = product::Matrix { values: chunk, up: None, n, k, bits };
-                Product::pack(self.isa, self.precision, packed, bias)
+                Product::pack(self.isa, self.products, self.precision, packed, bias)
             })
             .collect()
     }

@@ -14,6 +14,7 @@ use super::executable::{Compile, CpuExecutable, Fusion, batch_steps};
 use super::ir::{Ir, IrOp};
 use super::schedule::{Place, Stage, schedule};
 use crate::exec::choose;
+use crate::gemm::Products;
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 use crate::testing::random;
@@ -208,6 +209,7 @@ fn executable(graph: &Graph, threads: usize, fusion: Fusion) -> CpuExecutable {
         graph: Arc::new(graph.clone()),
         weights: weights(graph),
         isa,
+        products: Products::Own,
         precision: Default::default(),
         pool: Arc::new(ThreadPool::new(threads)),
         device: String::new(),

@@ -130,6 +130,11 @@ impl PackedInt8 {
         self.k
     }
 
+    /// The instruction set that they were packed for.
+    pub(super) fn isa(&self) -> Isa {
+        self.isa
+    }
+
     /// Whether they were packed by [`PackedInt8::pack_gated`].
     #[must_use]
     pub fn is_gated(&self) -> bool {

@@ -12,15 +12,21 @@
 //! **Widths of weights**: [`PackedWeights`] keeps f32, or 16-bit values that are widened, exactly, on the way into the
 //! registers: half the memory traffic, which bounds products of a few rows. Which one is fixed when weights are packed.
 //!
+//! **Others**: [`PackedProduct`] is all that the executor knows of a product, and [`Products`] says who computes it: these kernels,
+//! or a published crate as the reference beside them.
+//!
 //! **int8** is [`gemm_int8`]: weights rounded to bytes per output channel, rows to bytes each by its own range.
 
 mod int8;
+mod matrixmultiply;
 pub(crate) mod pack;
+mod products;
 mod run;
 pub(crate) mod tile;
 
 pub use int8::{PackedInt8, QuantizedRows, gemm_int8};
 pub use pack::{PackedWeights, WeightBits};
+pub use products::{PackedProduct, Products, UnknownProducts};
 pub use run::gemm;
 
 pub use ehun_graph::Activation;
