@@ -139,12 +139,21 @@ class Soak:
                 return
             if time.monotonic() - last > 10:
                 connection.close()  # This process was held up: the server hangs up on who has nothing to say.
+            begun = time.monotonic()
             try:
                 self.ask(connection, number)
                 if number % 50 == 0:
                     self.document(connection)
                 if number % 97 == 0:
                     self.hang_up()
+            except ConnectionError as error:
+                connection.close()
+                if time.monotonic() - begun > 10:
+                    # Held up between the head and the body of a request is the same.
+                    with self.lock:
+                        self.asked["held up"] += 1
+                else:
+                    self.wrong.append(f"request {number}: {error!r}")
             except Exception as error:  # noqa: BLE001 whatever a client can meet is a fault here
                 self.wrong.append(f"request {number}: {error!r}")
                 connection.close()

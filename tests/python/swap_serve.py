@@ -98,13 +98,14 @@ def main() -> None:
             normal = load.latency(begin, time.monotonic())
             memory, swaps = resident(pid), []
             for backend in ["xla:cpu", "cpu"] * given.rounds:
+                before = load.latency(time.monotonic() - given.seconds, time.monotonic())
                 begin = time.monotonic()
                 swap(found.group(1), backend)
                 end = time.monotonic()
-                time.sleep(2)
+                time.sleep(given.seconds + 2)
                 during = load.latency(begin, end)
-                swaps.append({"to": backend, "seconds": round(end - begin, 2), **during, "p99_times": round(during["p99"] / normal["p99"], 2),
-                              "resident_mib": resident(pid)})
+                swaps.append({"to": backend, "seconds": round(end - begin, 2), **during, "p99_before": before["p99"], "median_before": before["median"],
+                              "p99_times": round(during["p99"] / before["p99"], 2), "p99_times_first": round(during["p99"] / normal["p99"], 2), "resident_mib": resident(pid)})
             load.stop.set()
             for thread in load.threads:
                 thread.join()

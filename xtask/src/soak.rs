@@ -2,7 +2,7 @@
 
 use crate::command::{Outcome, cargo, program, root, run, text};
 use crate::product::{build, ehun};
-use crate::{documents, memory, model, models, xla};
+use crate::{documents, memory, model, models, tests, xla};
 
 /// The long suites by name.
 pub fn soak(arguments: &[String]) -> Outcome {
@@ -13,6 +13,7 @@ pub fn soak(arguments: &[String]) -> Outcome {
         "memory" => memory::soak(rest),
         "programs" => xla::soak(),
         "models" => large_models(),
+        "properties" => properties(rest),
         "serve" => serve(rest),
         _ => Err(
             "there are `soak kill` (the job is killed at 200 random moments and compared with an undisturbed run), \
@@ -21,6 +22,7 @@ pub fn soak(arguments: &[String]) -> Outcome {
                   not tell them apart), \
                   `soak serve [MINUTES]` (mixed load on the server: every answer as at first, no growth of memory, handles \
                   and threads), \
+                  `soak properties [ROUNDS]` (all tests of the crates, their property tests with cases of another seed each time), \
                   `soak programs` (10,000 requests to a model on XLA: no compilation, no growth) and \
                   `soak models` (the large real models beside transformers)"
                 .to_owned(),
@@ -48,6 +50,23 @@ fn large_models() -> Outcome {
         "--",
         "--nocapture",
     ]))
+}
+
+/// Property tests with cases that no run before had.
+fn properties(rest: &[String]) -> Outcome {
+    let rounds: u64 = match rest.first() {
+        Some(rounds) => rounds.parse().map_err(|e| format!("{rounds}: {e}"))?,
+        None => 10,
+    };
+    model::setup(&[])?;
+    models::small()?;
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().map_err(|e| e.to_string())?;
+    for seed in (since.as_secs()..).take(rounds as usize) {
+        println!("seed {seed}; {}={seed} repeats it", tests::SEED);
+        // A round that fails is worth more with the faults of all suites.
+        run(tests::crates().arg("--no-fail-fast").env(tests::SEED, seed.to_string()))?;
+    }
+    Ok(())
 }
 
 /// The job is killed at 200 moments instead of a few.

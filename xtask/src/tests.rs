@@ -6,13 +6,22 @@ use crate::command::{Outcome, cargo, program, python, root, run, text};
 use crate::product::{build, ehun, target};
 use crate::{fetch, floors, model, models};
 
-/// Fetches what tests need and runs all of them.
+/// Where property tests (proptest) take the seed of their cases from.
+pub const SEED: &str = "PROPTEST_RNG_SEED";
+
+/// The tests of all crates.
+pub fn crates() -> std::process::Command {
+    cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"])
+}
+
+/// Fetches what tests need and runs all of them. Property tests try the same cases each time, so that what fails fails again, and
+/// because of the change that is tested; `cargo xtask soak properties` tries others.
 pub fn test(_: &[String]) -> Outcome {
     model::setup(&[])?;
     models::small()?;
     fetch::plugins(&[])?;
     floors::check(&[])?;
-    run(&mut cargo(&["test", "--release", "--locked", "--workspace", "--features", "ehun-models/hub"]))?;
+    run(crates().env(SEED, std::env::var(SEED).unwrap_or_else(|_| "0".to_owned())))?;
     // That has built the program too: `build` would make it again, without the features that the other crates' tests want.
     conforming_plugins()?;
     readers()?;
