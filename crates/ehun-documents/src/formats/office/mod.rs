@@ -4,6 +4,7 @@ mod beside;
 mod docx;
 mod docx_styles;
 mod odf;
+mod odp;
 mod ods;
 mod opc;
 mod placeholders;

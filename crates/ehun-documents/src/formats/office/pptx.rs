@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::opc::Package;
 use super::placeholders::{self, Placeholders};
-use super::slide_order::reading_order;
+use super::slide_order::{Pass, reading_order};
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
 use crate::formats::ParseOptions;
@@ -124,24 +124,6 @@ impl Frame {
     }
 }
 
-/// A slide is read from its title, whatever the order of drawing; date, footer and number come last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Titles,
-    Content,
-    Margins,
-}
-
-impl Pass {
-    fn of(role: Option<&str>) -> Pass {
-        match role {
-            Some("title" | "ctrTitle") => Pass::Titles,
-            Some("ftr" | "sldNum" | "dt") => Pass::Margins,
-            _ => Pass::Content,
-        }
-    }
-}
-
 struct Walk<'w> {
     out: &'w mut DocumentBuilder,
     tree: &'w Tree,
@@ -196,7 +178,7 @@ impl Walk<'_> {
     fn shape(&mut self, shape: NodeId, place: Place, pass: Pass) -> Result<(), DocumentError> {
         let tree = self.tree;
         let role = self.holder(shape).map(|holder| placeholders::role(tree, holder));
-        if Pass::of(role) != pass {
+        if pass_of(role) != pass {
             return Ok(());
         }
         let hidden = tree.path(shape, &["nvSpPr", "cNvPr"]).is_some_and(|n| tree.attribute(n, "hidden") == Some("1"));
@@ -253,6 +235,14 @@ impl Walk<'_> {
         let header_rows = usize::from(rows.len() > 1);
         self.out.push_table(rows, header_rows, place)?;
         Ok(())
+    }
+}
+
+fn pass_of(role: Option<&str>) -> Pass {
+    match role {
+        Some("title" | "ctrTitle") => Pass::Titles,
+        Some("ftr" | "sldNum" | "dt") => Pass::Margins,
+        _ => Pass::Content,
     }
 }
 

@@ -456,3 +456,79 @@ fn opendocument_text_that_is_not_shown() {
         ["Paragraph: one three five", "Paragraph Hidden(Marked): twofour", "Paragraph Hidden(Marked): six"]
     );
 }
+
+#[test]
+fn odp_is_read_by_position_not_by_order_of_drawing() {
+    let paragraph = |text: &str| format!("<text:p>{text}</text:p>");
+    let at = |x: f32, y: f32, width: f32, height: f32| {
+        format!("svg:x='{x}cm' svg:y='{y}cm' svg:width='{width}cm' svg:height='{height}cm'")
+    };
+    let frame = |attributes: &str, text: &str| {
+        format!("<draw:frame {attributes}><draw:text-box>{}</draw:text-box></draw:frame>", paragraph(text))
+    };
+    let shape = |attributes: &str, text: &str| {
+        format!("<draw:custom-shape {attributes}>{}</draw:custom-shape>", paragraph(text))
+    };
+    let slide = [
+        frame(&format!("presentation:class='page-number' {}", at(24., 19., 3., 1.)), "7"),
+        frame(&at(15., 6., 8., 4.), "Right text"),
+        frame(&at(2., 6., 8., 4.), "Left text"),
+        // A group stands where its members do; within it the upper one is first.
+        format!("<draw:g>{}{}</draw:g>", shape(&at(15., 5.2, 8., 0.6), "Second"), shape(&at(15., 4.4, 8., 0.7), "First")),
+        // A quarter turn against the clock about the corner at 2, 17: from 13 to 17 down.
+        shape("svg:width='4cm' svg:height='1cm' draw:transform='rotate (1.5707963) translate (2cm 17cm)'", "Turned"),
+        shape(&format!("draw:display='none' {}", at(15., 14., 4., 1.)), "Unseen"),
+        frame(&at(2., 4.6, 8., 1.2), "Left heading"),
+        // Where its master has it.
+        frame("presentation:class='title'", "Title"),
+        "<presentation:notes><draw:frame presentation:class='notes'><draw:text-box><text:p>Say this</text:p><text:p>And that</text:p>
+            </draw:text-box></draw:frame><draw:frame presentation:class='page-number'><draw:text-box><text:p>1</text:p>
+            </draw:text-box></draw:frame></presentation:notes>".to_owned(),
+    ]
+    .concat();
+    let content = format!(
+        "<office:document-content><office:automatic-styles><style:style style:name='dp2'><style:drawing-page-properties
+        presentation:visibility='hidden'/></style:style></office:automatic-styles><office:body><office:presentation>
+        <draw:page draw:master-page-name='Plain'>{slide}</draw:page>
+        <draw:page draw:master-page-name='Plain' draw:style-name='dp2'>{}</draw:page>
+        <draw:page><draw:frame><draw:image/></draw:frame></draw:page>
+        </office:presentation></office:body></office:document-content>",
+        frame(&at(1., 1., 1., 1.), "Not shown")
+    );
+    let styles = format!(
+        "<office:document-styles><style:page-layout style:name='PM1'><style:page-layout-properties fo:page-width='28cm'
+        fo:page-height='210mm'/></style:page-layout><style:master-page style:name='Plain' style:page-layout-name='PM1'>
+        <draw:frame presentation:class='title' {}/></style:master-page></office:document-styles>",
+        at(1., 1., 26., 2.)
+    );
+    let document = parse(&[("mimetype", ODP), ("content.xml", &content), ("styles.xml", &styles)]);
+    assert_eq!(
+        seen(&document),
+        [
+            "Heading: Title",
+            "Paragraph: Left heading",
+            "Paragraph: Left text",
+            "Paragraph: First",
+            "Paragraph: Second",
+            "Paragraph: Right text",
+            "Paragraph: Turned",
+            "Paragraph Hidden(Marked): Unseen",
+            "PageFooter: 7",
+            "Footnote: Say this",
+            "Footnote: And that",
+            "Paragraph Hidden(Marked): Not shown",
+        ]
+    );
+    let centimetres = |text: &str| {
+        let block = document.blocks.iter().find(|b| document.block_text(b) == text).unwrap();
+        let bbox = block.bbox.unwrap();
+        [bbox.x0, bbox.y0, bbox.x1, bbox.y1].map(|points| (points / 72.0 * 2.54 * 10.0).round() / 10.0)
+    };
+    assert_eq!(centimetres("Title"), [1., 1., 27., 3.]);
+    assert_eq!(centimetres("Turned"), [2., 13., 3., 17.]);
+    assert_eq!(centimetres("First"), [15., 4.4, 23., 5.1]);
+    let pages: Vec<_> =
+        document.pages.iter().map(|page| (page.width.round(), page.height.round(), &page.status)).collect();
+    let (text, scan) = (crate::PageStatus::Text, crate::PageStatus::NeedsOcr);
+    assert_eq!(pages, [(794., 595., &text), (794., 595., &text), (0., 0., &scan)]);
+}
