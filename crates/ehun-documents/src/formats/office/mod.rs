@@ -1,6 +1,7 @@
 //! Office formats of today: OOXML and OpenDocument.
 
 mod beside;
+mod colours;
 mod docx;
 mod docx_styles;
 mod odf;

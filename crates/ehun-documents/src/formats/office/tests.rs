@@ -532,3 +532,73 @@ fn odp_is_read_by_position_not_by_order_of_drawing() {
     let (text, scan) = (crate::PageStatus::Text, crate::PageStatus::NeedsOcr);
     assert_eq!(pages, [(794., 595., &text), (794., 595., &text), (0., 0., &scan)]);
 }
+
+#[test]
+fn pptx_text_in_the_colour_of_what_is_behind_it() {
+    let srgb = |value: &str| format!("<a:solidFill><a:srgbClr val='{value}'/></a:solidFill>");
+    let scheme = |value: &str| format!("<a:solidFill><a:schemeClr val='{value}'/></a:solidFill>");
+    let shade = "<a:solidFill><a:schemeClr val='bg1'><a:lumMod val='75000'/></a:schemeClr></a:solidFill>";
+    let run = |colour: &str, text: &str| format!("<a:r><a:rPr>{colour}</a:rPr><a:t>{text}</a:t></a:r>");
+    let sp = |y: u32, fill: &str, more: &str, runs: &str| {
+        let (y, height) = (y * 12_700, 10 * 12_700);
+        format!(
+            "<p:sp>{more}<p:spPr><a:xfrm><a:off x='0' y='{y}'/><a:ext cx='1270000' cy='{height}'/></a:xfrm>{fill}</p:spPr>
+            <p:txBody><a:p>{runs}</a:p></p:txBody></p:sp>"
+        )
+    };
+    let white = srgb("ffffff");
+    let shapes = [
+        sp(0, "", "", &(run(&white, "white on the slide") + &run("", "black beside it"))),
+        sp(20, "", "", &run(&scheme("bg1"), "the scheme's white")),
+        sp(40, "", "", &run(&shade, "a shade of it")),
+        sp(60, &srgb("000080"), "", &run(&white, "white on blue")),
+        sp(80, &srgb("000080"), "", &run(&srgb("000080"), "blue on blue")),
+        sp(100, "<a:gradFill/>", "", &run(&white, "white on a gradient")),
+        // A dark box without words, and a text over it.
+        sp(120, &srgb("000000"), "", ""),
+        sp(125, "", "", &run(&white, "white over a box")),
+        sp(140, "", "<p:style><a:fillRef idx='1'/></p:style>", &run(&white, "filled by the theme")),
+        sp(160, "", "", &run(&format!("<a:ln>{}</a:ln>{white}", srgb("000000")), "outlined")),
+        // The layout has a band there.
+        sp(205, "", "", &run(&white, "white on the band")),
+        format!("<p:grpSp>{}</p:grpSp>", sp(300, "", "", &run(&white, "in a group"))),
+    ];
+    let part = |root: &str, ground: &str, shapes: &str, rest: &str| {
+        format!("<p:{root}><p:cSld>{ground}<p:spTree>{shapes}</p:spTree></p:cSld>{rest}</p:{root}>")
+    };
+    let layout = part("sldLayout", "", &sp(200, &srgb("202020"), "", ""), "");
+    let map = "<p:clrMap bg1='lt1' tx1='dk1' bg2='lt2' tx2='dk2'/>";
+    let master = |ground: &str| part("sldMaster", ground, "", map);
+    let theme = "<a:theme><a:themeElements><a:clrScheme><a:dk1><a:srgbClr val='000000'/></a:dk1><a:lt1><a:sysClr val='window'
+        lastClr='FFFFFF'/></a:lt1></a:clrScheme><a:fmtScheme><a:bgFillStyleLst><a:solidFill><a:schemeClr val='phClr'/></a:solidFill>
+        <a:gradFill/><a:gradFill/></a:bgFillStyleLst></a:fmtScheme></a:themeElements></a:theme>";
+    let unseen = |ground: &str, slide_ground: &str| {
+        let slide = part("sld", slide_ground, &shapes.concat(), "");
+        let document = one_slide(
+            &slide,
+            &[
+                ("ppt/slides/_rels/a.xml.rels", &relations(&[("l", "slideLayout", "../layouts/l.xml")])),
+                ("ppt/layouts/l.xml", &layout),
+                ("ppt/layouts/_rels/l.xml.rels", &relations(&[("m", "slideMaster", "../m.xml")])),
+                ("ppt/m.xml", &master(ground)),
+                ("ppt/_rels/m.xml.rels", &relations(&[("t", "theme", "t.xml")])),
+                ("ppt/t.xml", theme),
+            ],
+        );
+        let hidden: Vec<String> = seen(&document).into_iter().filter(|line| line.contains("Hidden")).collect();
+        for text in ["black beside it", "white over a box", "in a group", "white on the band"] {
+            assert!(document.text.contains(text), "{text}");
+        }
+        assert!(hidden.iter().all(|line| line.starts_with("Paragraph Hidden(SameColour): ")), "{hidden:?}");
+        hidden.iter().map(|line| line.split_once(": ").unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    let on_white = ["white on the slide", "the scheme's white", "blue on blue"];
+    let reference = |index: &str| format!("<p:bg><p:bgRef idx='{index}'><a:schemeClr val='bg1'/></p:bgRef></p:bg>");
+    let plain = |colour: &str| format!("<p:bg><p:bgPr>{}</p:bgPr></p:bg>", srgb(colour));
+    assert_eq!(unseen("", ""), on_white);
+    assert_eq!(unseen(&reference("1001"), ""), on_white);
+    assert_eq!(unseen(&reference("1002"), ""), ["blue on blue"]);
+    assert_eq!(unseen(&plain("102030"), ""), ["blue on blue"]);
+    assert_eq!(unseen(&plain("102030"), &plain("FFFFFF")), on_white);
+    assert_eq!(unseen("", "<p:bg><p:bgPr><a:blipFill/></p:bgPr></p:bg>"), ["blue on blue"]);
+}
