@@ -1,6 +1,8 @@
 """Reads the tables of `ehun process` with pyarrow, DuckDB, Polars and pandas, and checks what readers rely on.
 
-    python tests/python/read_tables.py DIR
+    python tests/python/read_tables.py DIR [SHARD_DIR...]
+
+With folders of shards of the same job, it also checks that the readers see them as one dataset with the same rows.
 """
 
 import sys
@@ -11,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 
@@ -91,5 +94,27 @@ def others(folder: Path, chunks: pa.Table) -> None:
     assert best == texts[0], "a chunk is nearest to itself"
 
 
+def shards(folder: Path, parts: list[Path]) -> None:
+    """The tables of shards are one dataset: equal schemas, and together the rows of the job that was not split."""
+    for name, keys in [("documents", ["path"]), ("chunks", ["path", "chunk"])]:
+        whole = pq.read_table(folder / f"{name}.parquet")
+        files = sorted(str(file) for part in parts for file in part.glob(f"{name}-*-of-*.parquet"))
+        assert len(files) == len(parts) > 1, files
+        for file in files:
+            assert pq.read_schema(file).equals(whole.schema), f"{file}: another schema"
+            assert 0 < pq.read_metadata(file).num_rows < whole.num_rows, f"{file}: all rows or none"
+        order = [(key, "ascending") for key in keys]
+        expected = whole.sort_by(order).to_pylist()
+        assert ds.dataset(files).to_table().sort_by(order).to_pylist() == expected, f"{name}: pyarrow.dataset"
+        assert pl.read_parquet(files).sort(keys).to_dicts() == pl.from_arrow(whole).sort(keys).to_dicts(), f"{name}: polars"
+        query = f"select * from {{}} order by {', '.join(keys)}"
+        sources = [f"read_parquet({files})", f"'{folder / name}.parquet'"]
+        rows = [duckdb.sql(query.format(source)).fetchall() for source in sources]
+        assert rows[0] == rows[1] and len(rows[0]) == len(expected), f"{name}: duckdb"
+    print(f"{len(parts)} shards are one dataset to pyarrow.dataset, Polars and DuckDB")
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    if len(sys.argv) > 2:
+        shards(Path(sys.argv[1]), [Path(part) for part in sys.argv[2:]])

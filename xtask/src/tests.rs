@@ -59,15 +59,22 @@ fn conforming_plugins() -> Outcome {
     Ok(())
 }
 
-/// What the main job writes is read by pyarrow, DuckDB, Polars and pandas.
+/// What the main job writes is read by pyarrow, DuckDB, Polars and pandas, and its shards as one dataset.
 fn readers() -> Outcome {
     let folder = root().join("tests/python");
     let python = python("tests", &folder.join("requirements.txt"))?;
-    let out = text(target().join("tests/tables"));
+    let folders = ["tables", "shard-1", "shard-2"].map(|name| target().join("tests").join(name));
+    for folder in folders.iter().filter(|folder| folder.exists()) {
+        std::fs::remove_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    let folders = folders.map(text);
     let models = ["--classify", "goldens/bert.sequence-classification", "--tag", "goldens/bert.token-classification"];
-    let job = [&["process", "--quiet", "examples/documents", "--out", &out], &models[..]].concat();
-    run(&mut program(ehun(), &job))?;
-    run(&mut program(&python, &[text(folder.join("read_tables.py")), out]))
+    let shards: [&[&str]; 3] = [&[], &["--shard", "1/2"], &["--shard", "2/2"]];
+    for (out, shard) in folders.iter().zip(shards) {
+        let job = [&["process", "--quiet", "examples/documents", "--out", out], &models[..], shard].concat();
+        run(&mut program(ehun(), &job))?;
+    }
+    run(&mut program(&python, &[&[text(folder.join("read_tables.py"))], &folders[..]].concat()))
 }
 
 /// What the server says is read by the clients that people use, and it survives what a schema lets them send.

@@ -42,6 +42,24 @@ fn misbehave(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentE
         b"network" => return Ok(said(options, std::net::TcpListener::bind("127.0.0.1:0").is_ok())),
         b"program" => return Ok(said(options, std::process::Command::new("/bin/true").status().is_ok())),
         b"environment" => return Ok(said(options, std::env::var_os("EHUN_TEST_SECRET").is_some())),
+        // Two are asked at the same time; each ends when both have answered.
+        b"end later" => {
+            std::thread::sleep(Duration::from_millis(300));
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                exit(3);
+            });
+        }
+        #[cfg(unix)]
+        b"alarm" => {
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                // SAFETY: alarm takes a number and touches no memory.
+                if unsafe { libc::alarm(0) } > 0 {
+                    exit(4);
+                }
+            });
+        }
         b"big" => {
             let mut out = DocumentBuilder::new("", &Limits { text_bytes: 1 << 30, ..Limits::default() });
             out.push(BlockKind::Paragraph, &"x".repeat(20 << 20))?;
@@ -176,6 +194,44 @@ fn workers_are_recycled() {
     assert_eq!(pool.stats().started, 3);
 }
 
+fn idle_workers_that_end_cost_no_document() {
+    let pool = pool(FAULTY, 2);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| assert_eq!(pool.parse(b"end later", &options(60.0)).unwrap().text, "yes"));
+        }
+    });
+    std::thread::sleep(Duration::from_millis(600));
+    sound(&pool);
+    assert_eq!((pool.stats().lost, pool.stats().failed), (0, 0));
+}
+
+/// An alarm that ends a worker whose parent is gone must not end one that waits for its next document.
+fn a_worker_may_wait_for_long() {
+    let pool = pool(FAULTY, 1);
+    if cfg!(unix) {
+        assert_eq!(pool.parse(b"alarm", &options(60.0)).unwrap().text, "yes");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    sound(&pool);
+    assert_eq!(pool.stats().started, 1);
+}
+
+/// Files go through the pipe another way than bytes; lengths around the first message, a chunk and a pipe.
+fn files_arrive_as_they_are() {
+    let pool = pool(FAULTY, 1);
+    let path = std::env::temp_dir().join(format!("ehun-isolation-{}.txt", std::process::id()));
+    for length in [1, 32 << 10, (32 << 10) + 1, 98_304, 1 << 20, (5 << 20) + 3] {
+        let text: Vec<u8> = (0..length).map(|n: usize| b'a' + (n % 23 + n / 4096 % 3) as u8).collect();
+        std::fs::write(&path, &text).unwrap();
+        let document = pool.parse_path(&path, &options(60.0)).unwrap();
+        assert_eq!(document.metadata.bytes, length as u64);
+        assert!(document.text.as_bytes() == text, "{length} bytes");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(pool.stats().started, 1);
+}
+
 fn real_parsers_in_real_workers() {
     let pool = pool(WORKER_ARG, 2);
     let deep_xml = [b"<?xml version='1.0'?>".as_slice(), &b"<a>".repeat(100_000)].concat();
@@ -214,7 +270,7 @@ fn main() {
     }
     // SAFETY: no other thread has been started yet.
     unsafe { std::env::set_var("EHUN_TEST_SECRET", "1") };
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 11] = [
         ("faults_cost_one_document", faults_cost_one_document),
         ("cpu_time_is_bounded_apart_from_wall_time", cpu_time_is_bounded_apart_from_wall_time),
         ("printing_is_harmless_and_garbage_is_noticed", printing_is_harmless_and_garbage_is_noticed),
@@ -222,6 +278,9 @@ fn main() {
         ("nothing_is_in_reach", nothing_is_in_reach),
         ("many_threads_share_a_pool", many_threads_share_a_pool),
         ("workers_are_recycled", workers_are_recycled),
+        ("idle_workers_that_end_cost_no_document", idle_workers_that_end_cost_no_document),
+        ("a_worker_may_wait_for_long", a_worker_may_wait_for_long),
+        ("files_arrive_as_they_are", files_arrive_as_they_are),
         ("real_parsers_in_real_workers", real_parsers_in_real_workers),
     ];
     for (name, test) in tests {

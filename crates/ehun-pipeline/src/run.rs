@@ -139,7 +139,7 @@ pub fn process(tools: &Tools<'_>, options: &JobOptions) -> Result<Report, JobErr
         let walker = scope.spawn(move || walk_all(walk, options, tools, &settings, lookup, gate, &tasks_out));
         for _ in 0..options.workers.max(1) {
             let (tasks_in, pieces_out) = (Arc::clone(&tasks_in), pieces_out.clone());
-            scope.spawn(move || parse_all(parser, &tasks_in, &pieces_out, parsing));
+            scope.spawn(move || parse_all(parser, tools.stop, &tasks_in, &pieces_out, parsing));
         }
         drop(pieces_out);
         drop(tasks_in);
@@ -264,8 +264,11 @@ fn walk_all(
 }
 
 /// Adds the time that it parses, in nanoseconds, to `busy`: what it waits for others is not parsing.
+///
+/// When the job is stopped, what has not been begun is left: tasks are begun in their order, so those before are complete.
 fn parse_all(
     parser: &Parser<'_>,
+    stop: &AtomicBool,
     tasks: &Mutex<mpsc::Receiver<Task>>,
     pieces: &mpsc::SyncSender<(u64, Piece)>,
     busy: &AtomicU64,
@@ -273,6 +276,9 @@ fn parse_all(
     loop {
         let next = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Task { number, file, hash, bytes }) = next else { return };
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
         let (begun, mut waited) = (Instant::now(), Duration::ZERO);
         let mut give = |parsed| {
             let waiting = Instant::now();

@@ -80,6 +80,7 @@ fn requests(
         });
         let result = result.and_then(|document| bounded(document, &options));
         frame::write(pipe, &Response { result, parse_nanos, spent })?;
+        sandbox::rest();
     }
     Ok(())
 }

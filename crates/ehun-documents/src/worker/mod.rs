@@ -8,6 +8,7 @@ mod child;
 mod frame;
 mod pool;
 mod sandbox;
+mod source;
 mod watchdog;
 
 pub use child::{serve, worker_main};

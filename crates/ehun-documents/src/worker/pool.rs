@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::frame::{self, FrameError, Request, Response};
+use super::source::{SHORTER, SendError, Source};
 use super::watchdog::{Watchdog, lock};
 use crate::error::{DocumentError, Limit};
 use crate::formats::ParseOptions;
@@ -18,12 +19,8 @@ use crate::model::Document;
 /// The argument that makes the program a worker.
 pub const WORKER_ARG: &str = "__parse-worker";
 
-const SHORTER: &str = "it became shorter while it was read";
-
 /// Bytes of a document that go in one message with its request. Both fit into the smallest pipe.
 const WITH_REQUEST: u64 = 32 << 10;
-/// Bytes of a document that are read and written at a time, below the size from which the allocator maps fresh pages.
-const CHUNK: u64 = 64 << 10;
 /// Size of a pipe, if the system grants it; a document or an answer that fits costs no waiting for room.
 #[cfg(target_os = "linux")]
 const PIPE: libc::c_int = 1 << 20;
@@ -131,7 +128,7 @@ impl WorkerPool {
     /// # Errors
     /// See [`DocumentError`]. Whatever a document does to its worker, it is that document's error and no other's.
     pub fn parse(&self, bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentError> {
-        self.parse_from(&mut &*bytes, bytes.len() as u64, "the document's bytes", options)
+        self.parse_from(&mut Source::Bytes(bytes), bytes.len() as u64, "the document's bytes", options)
     }
 
     /// Parses a file, which is streamed to the worker: it is never held in this process.
@@ -144,12 +141,12 @@ impl WorkerPool {
         if !metadata.is_file() {
             return Err(io_error(io::Error::other("it is no regular file")));
         }
-        let mut file = File::open(path).map_err(io_error)?;
+        let file = File::open(path).map_err(io_error)?;
         let mut options = options.clone();
         if options.file_name.is_none() {
             options.file_name = path.file_name().map(|n| n.to_string_lossy().into_owned());
         }
-        self.parse_from(&mut file, metadata.len(), &path.display().to_string(), &options)
+        self.parse_from(&mut Source::File(file), metadata.len(), &path.display().to_string(), &options)
     }
 
     /// What the pool has done so far.
@@ -167,7 +164,7 @@ impl WorkerPool {
 
     fn parse_from(
         &self,
-        source: &mut impl Read,
+        source: &mut Source<'_>,
         size: u64,
         name: &str,
         options: &ParseOptions,
@@ -186,7 +183,7 @@ impl WorkerPool {
 
     fn hand_over(
         &self,
-        source: &mut impl Read,
+        source: &mut Source<'_>,
         size: u64,
         name: &str,
         options: &ParseOptions,
@@ -197,22 +194,24 @@ impl WorkerPool {
         let mut message = frame::encode(&Request { options: options.clone(), bytes: size })
             .map_err(|e| io_error(format!("its name cannot be sent: {e}")))?;
         let first = size.min(WITH_REQUEST);
-        let read = source.take(first).read_to_end(&mut message).map_err(|e| io_error(e.to_string()))?;
+        let read = source.by_ref().take(first).read_to_end(&mut message).map_err(|e| io_error(e.to_string()))?;
         if read as u64 != first {
             return Err(io_error(SHORTER.to_owned()));
         }
         let mut retried = false;
         let (worker, outcome) = loop {
-            let mut worker = match slot.idle() {
+            let idle = slot.idle();
+            let is_new = idle.is_none();
+            let mut worker = match idle {
                 Some(worker) => worker,
                 None => self.start()?,
             };
             let wall = options.limits.wall_time(size);
             let watch = self.watchdog.watch(&worker.child, Instant::now() + wall);
-            // An idle worker may have been ended from outside. The message fits into its pipe, so that one that cannot be
-            // sent was not read, and another worker can be tried.
-            if worker.input.write_all(&message).is_err() && !retried && !watch.fired() {
-                retried = true;
+            // Idle workers may have been ended from outside, all of them. The message fits into the pipe, so that one that
+            // cannot be sent was not read, and another worker can be tried; of new ones a second.
+            if worker.input.write_all(&message).is_err() && !(is_new && retried) && !watch.fired() {
+                retried |= is_new;
                 continue;
             }
             let outcome = worker.exchange(source, size - first, options);
@@ -343,26 +342,15 @@ enum Fault {
 
 impl Worker {
     /// Sends the `left` bytes that did not go with the request and reads the answer.
-    fn exchange(&mut self, source: &mut impl Read, mut left: u64, options: &ParseOptions) -> Result<Response, Fault> {
+    fn exchange(&mut self, source: &mut Source<'_>, left: u64, options: &ParseOptions) -> Result<Response, Fault> {
         self.documents += 1;
-        let mut buffer = vec![0; left.min(CHUNK) as usize];
-        while left > 0 {
-            let want = left.min(buffer.len() as u64) as usize;
-            match source.read(&mut buffer[..want]) {
-                Ok(0) => return Err(Fault::Source(SHORTER.to_owned())),
-                Ok(n) => {
-                    if self.input.write_all(&buffer[..n]).is_err() {
-                        // A worker that refuses the document says why before it closes the pipe.
-                        let answer = frame::read(&mut self.output, options.limits.output_bytes());
-                        return answer.map_err(|_| Fault::Pipe);
-                    }
-                    left -= n as u64;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(Fault::Source(e.to_string())),
-            }
+        let sent = source.send(&mut self.input, left);
+        if let Err(SendError::Source(reason)) = sent {
+            return Err(Fault::Source(reason));
         }
-        frame::read(&mut self.output, options.limits.output_bytes()).map_err(Fault::Answer)
+        let answer = frame::read(&mut self.output, options.limits.output_bytes());
+        // A worker that refuses the document says why before it closes the pipe.
+        answer.map_err(|fault| if sent.is_err() { Fault::Pipe } else { Fault::Answer(fault) })
     }
 
     /// Kills the process if it still runs; how it ended and the last of what it said.

@@ -95,6 +95,14 @@ pub(super) fn limit(memory_bytes: u64, cpu_seconds: u64, wall_seconds: u64) {
     unsafe { libc::alarm(wall_seconds.saturating_add(10).min(1 << 30) as u32) };
 }
 
+/// Ends the alarm of [`limit`]: a worker that waits for its next document may wait for long, and ends with its parent by
+/// itself, because its pipe closes.
+#[cfg(unix)]
+pub(super) fn rest() {
+    // SAFETY: alarm takes a number and touches no memory.
+    unsafe { libc::alarm(0) };
+}
+
 #[cfg(all(unix, target_os = "linux", target_env = "gnu"))]
 type Resource = libc::__rlimit_resource_t;
 #[cfg(all(unix, not(all(target_os = "linux", target_env = "gnu"))))]

@@ -290,6 +290,59 @@ fn an_interrupt_finishes_what_is_in_flight_and_the_job_goes_on() {
     assert_eq!(table(&out.join("documents.parquet")).num_rows(), 60);
 }
 
+/// The rows of a document that was in flight are all there after the first interrupt; the second ends the program whatever is
+/// in flight; the same command goes on after either.
+#[cfg(unix)]
+#[test]
+fn interrupts_within_one_large_document() {
+    use std::io::BufRead;
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in");
+    let large = "A sentence of some length that has to be read and embedded. ".repeat(500);
+    write_all(&input, &[("00.txt", large.as_bytes())]);
+    for i in 1..20 {
+        write_all(&input, &[(&format!("{i:02}.txt"), format!("Text number {i}.").as_bytes())]);
+    }
+    let signal = |child: &std::process::Child| {
+        let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    };
+    let mut chunks = Vec::new();
+    for interrupts in [0, 1, 2] {
+        let out = folder.path().join(format!("out-{interrupts}"));
+        let arguments = ["process", input.to_str().unwrap(), "--out", out.to_str().unwrap()];
+        let arguments = [&arguments[..], &["--chunk-tokens", "32", "--workers", "1"]].concat();
+        if interrupts > 0 {
+            let mut child = command(&arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            // Rows of the first document are being written.
+            while fs::read_dir(out.join(".ehun/parts")).map_or(0, Iterator::count) == 0 {
+                assert!(std::time::Instant::now() < end, "no part was begun");
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            signal(&child);
+            let mut said = String::new();
+            for line in std::io::BufReader::new(child.stderr.take().unwrap()).lines() {
+                let line = line.unwrap();
+                if line.contains("stopping:") && interrupts == 2 {
+                    signal(&child);
+                }
+                said += &line;
+            }
+            assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+            assert!(interrupts == 2 || said.contains("Run the same command again"), "{said}");
+            assert!(!out.join("documents.parquet").exists());
+        }
+        let said = ehun(&arguments).expect(0);
+        assert!(interrupts != 1 || said.contains("files unchanged"), "{said}");
+        let documents = table(&out.join("documents.parquet"));
+        assert_eq!(documents.num_rows(), 20);
+        chunks.push(texts(&table(&out.join("chunks.parquet")), "text"));
+    }
+    assert!(chunks[0].len() > 200, "{}", chunks[0].len());
+    assert!(chunks[1] == chunks[0] && chunks[2] == chunks[0]);
+}
+
 #[test]
 fn repeated_chunks_are_kept_once_with_their_places() {
     let folder = tempfile::tempdir().unwrap();

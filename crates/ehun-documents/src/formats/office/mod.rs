@@ -1,9 +1,11 @@
 //! Office formats of today: OOXML and OpenDocument.
 
 mod beside;
+mod colours;
 mod docx;
 mod docx_styles;
 mod odf;
+mod odp;
 mod ods;
 mod opc;
 mod placeholders;

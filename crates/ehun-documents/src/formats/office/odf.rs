@@ -1,13 +1,14 @@
-//! ODT and ODP: text, headings, lists, tables, notes, text boxes, tracked deletions.
+//! OpenDocument text, and what its presentations share with it: headings, lists, tables, notes, text boxes, tracked deletions.
 
 use std::collections::HashSet;
 
+use super::odp::Masters;
 use super::opc::Package;
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
 use crate::formats::ParseOptions;
 use crate::formats::xml::{NodeId, Tree};
-use crate::model::{BlockKind, Document, HiddenReason, Layer, PageInfo, PageStatus};
+use crate::model::{BlockKind, Document, HiddenReason, Layer};
 
 /// Repeated cells and rows are written once with a count, which may be a million for an empty rest of a sheet.
 const MAX_REPEAT: usize = 64;
@@ -24,7 +25,9 @@ pub(crate) fn parse(bytes: &[u8], media_type: &str, options: &ParseOptions) -> R
     if let Some(meta) = package.tree("meta.xml", None)? {
         read_meta(&meta, &mut out);
     }
+    let mut masters = Masters::default();
     if let Some(styles) = package.tree("styles.xml", None)? {
+        masters = Masters::read(&styles);
         for node in styles.descendants(0) {
             let kind = match styles.name(node) {
                 "header" => BlockKind::PageHeader,
@@ -37,7 +40,7 @@ pub(crate) fn parse(bytes: &[u8], media_type: &str, options: &ParseOptions) -> R
     let tree = package.required("content.xml", &mut out)?;
     let body = tree.path(0, &["document-content", "body"]);
     let body = body.ok_or_else(|| DocumentError::malformed("OpenDocument file", "content.xml has no body"))?;
-    let mut walk = Walk { out: &mut out, tree: &tree, hidden: hidden_styles(&tree), page: 0 };
+    let mut walk = Walk { out: &mut out, tree: &tree, hidden: hidden_styles(&tree), masters: &masters, page: 0 };
     walk.blocks(body, &Context { place: Place::default(), item: None })?;
     out.finish()
 }
@@ -64,26 +67,29 @@ fn read_meta(tree: &Tree, out: &mut DocumentBuilder) {
 }
 
 #[derive(Clone)]
-struct Context {
-    place: Place,
+pub(super) struct Context {
+    pub place: Place,
     /// Depth of the list item that a paragraph belongs to.
-    item: Option<u8>,
+    pub item: Option<u8>,
 }
 
-struct Walk<'w> {
-    out: &'w mut DocumentBuilder,
-    tree: &'w Tree,
+pub(super) struct Walk<'w> {
+    pub out: &'w mut DocumentBuilder,
+    pub tree: &'w Tree,
     /// Styles whose text is not shown.
     hidden: HashSet<String>,
-    page: u32,
+    pub masters: &'w Masters,
+    pub page: u32,
 }
 
-/// Styles of characters, paragraphs and sections that the file itself defines as not shown.
+/// Styles of characters, paragraphs, sections and slides that the file itself defines as not shown.
 fn hidden_styles(tree: &Tree) -> HashSet<String> {
     let styles = tree.descendants(0).filter(|n| tree.name(*n) == "style");
     let is_hidden = |style: &NodeId| {
         let properties = tree.children(*style).filter(|n| tree.name(*n).ends_with("-properties"));
-        properties.into_iter().any(|p| tree.attribute(p, "display") == Some("none"))
+        properties
+            .into_iter()
+            .any(|p| tree.attribute(p, "display") == Some("none") || tree.attribute(p, "visibility") == Some("hidden"))
     };
     styles.filter(is_hidden).filter_map(|n| tree.attribute(n, "name").map(str::to_owned)).collect()
 }
@@ -98,7 +104,7 @@ struct Inline {
 }
 
 impl Walk<'_> {
-    fn blocks(&mut self, node: NodeId, context: &Context) -> Result<(), DocumentError> {
+    pub(super) fn blocks(&mut self, node: NodeId, context: &Context) -> Result<(), DocumentError> {
         let tree = self.tree;
         for child in tree.children(node) {
             match tree.name(child) {
@@ -125,8 +131,8 @@ impl Walk<'_> {
                 "page" => self.slide(child, context)?,
                 "frame" | "custom-shape" | "rect" | "ellipse" | "g" | "text-box" | "list-item" | "list-header"
                 | "section" | "text" | "presentation" | "drawing" | "a" | "index-body" | "table-of-content"
-                | "alphabetical-index" | "index-title" | "line" | "path" | "polygon" | "connector" | "notes"
-                | "object" | "spreadsheet" => {
+                | "alphabetical-index" | "index-title" | "line" | "path" | "polygon" | "connector" | "object"
+                | "spreadsheet" => {
                     // What a frame says about its role holds for the text box within.
                     let mut context = context.clone();
                     if tree.name(child) == "section" && self.is_hidden(child) && context.place.layer == Layer::Body {
@@ -159,17 +165,7 @@ impl Walk<'_> {
         self.blocks(frame, context)
     }
 
-    fn slide(&mut self, slide: NodeId, context: &Context) -> Result<(), DocumentError> {
-        self.page += 1;
-        let before = self.out.text_len();
-        let place = Place { page: Some(self.page), ..context.place };
-        self.blocks(slide, &Context { place, item: None })?;
-        let status = if self.out.text_len() > before { PageStatus::Text } else { PageStatus::Empty };
-        self.out.push_page(PageInfo { number: self.page, width: 0.0, height: 0.0, status });
-        Ok(())
-    }
-
-    fn is_hidden(&self, node: NodeId) -> bool {
+    pub(super) fn is_hidden(&self, node: NodeId) -> bool {
         let tree = self.tree;
         tree.attribute(node, "style-name").is_some_and(|style| self.hidden.contains(style))
             || tree.attribute(node, "display") == Some("none")
@@ -299,7 +295,7 @@ fn collect(tree: &Tree, node: NodeId, hidden: &HashSet<String>, inline: &mut Inl
 }
 
 /// All text below a node, a line for each paragraph.
-fn flat(tree: &Tree, node: NodeId) -> String {
+pub(super) fn flat(tree: &Tree, node: NodeId) -> String {
     let mut lines = Vec::new();
     for paragraph in tree.descendants(node).filter(|n| matches!(tree.name(*n), "p" | "h")) {
         let mut inline = Inline::default();

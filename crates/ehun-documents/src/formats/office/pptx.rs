@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::colours::{Fill, Palette};
 use super::opc::Package;
 use super::placeholders::{self, Placeholders};
-use super::slide_order::reading_order;
+use super::slide_order::{Pass, reading_order};
 use crate::builder::{CellText, DocumentBuilder, Place};
 use crate::error::DocumentError;
 use crate::formats::ParseOptions;
@@ -32,7 +33,7 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
         // The attribute is r:id beside id; both have the local name `id`, and only one names a relation.
         tree.all(list, "sldId").filter_map(|n| tree.attributes(n).find_map(|v| relations.get(v))).collect::<Vec<_>>()
     });
-    let mut layouts: HashMap<String, Placeholders> = HashMap::new();
+    let mut layouts: HashMap<String, (Placeholders, Palette)> = HashMap::new();
     for (slide, number) in slides.unwrap_or_default().into_iter().zip(1u32..) {
         let Some(tree) = package.tree(&slide.target, Some(&mut out))? else {
             let reason = format!("there is no {}", slide.target);
@@ -48,11 +49,12 @@ pub(crate) fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, Do
         if let Some(shapes) = tree.path(root, &["cSld", "spTree"]) {
             let layout = package.related(&slide.target, "slideLayout")?.unwrap_or_default();
             if !layouts.contains_key(&layout) {
-                let read = Placeholders::of_layout(&mut package, &layout)?;
+                let holders = Placeholders::of_layout(&mut package, &layout)?;
+                let read = (holders, Palette::of_layout(&mut package, &layout)?);
                 layouts.insert(layout.clone(), read);
             }
-            let holders = &layouts[&layout];
-            let mut walk = Walk { out: &mut out, tree: &tree, holders, frame: Frame::PAGE };
+            let (holders, palette) = &layouts[&layout];
+            let mut walk = Walk { out: &mut out, tree: &tree, slide: root, holders, palette, frame: Frame::PAGE };
             for pass in [Pass::Titles, Pass::Content, Pass::Margins] {
                 walk.shapes(shapes, place, pass)?;
             }
@@ -124,29 +126,14 @@ impl Frame {
     }
 }
 
-/// A slide is read from its title, whatever the order of drawing; date, footer and number come last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Titles,
-    Content,
-    Margins,
-}
-
-impl Pass {
-    fn of(role: Option<&str>) -> Pass {
-        match role {
-            Some("title" | "ctrTitle") => Pass::Titles,
-            Some("ftr" | "sldNum" | "dt") => Pass::Margins,
-            _ => Pass::Content,
-        }
-    }
-}
-
 struct Walk<'w> {
     out: &'w mut DocumentBuilder,
     tree: &'w Tree,
+    /// The `sld` node.
+    slide: NodeId,
     /// Of the slide's layout.
     holders: &'w Placeholders,
+    palette: &'w Palette,
     /// Of the group that the walk is in.
     frame: Frame,
 }
@@ -196,15 +183,19 @@ impl Walk<'_> {
     fn shape(&mut self, shape: NodeId, place: Place, pass: Pass) -> Result<(), DocumentError> {
         let tree = self.tree;
         let role = self.holder(shape).map(|holder| placeholders::role(tree, holder));
-        if Pass::of(role) != pass {
+        if pass_of(role) != pass {
             return Ok(());
         }
         let hidden = tree.path(shape, &["nvSpPr", "cNvPr"]).is_some_and(|n| tree.attribute(n, "hidden") == Some("1"));
         let place = if hidden { place.in_layer(Layer::Hidden(HiddenReason::Marked)) } else { place };
         let Some(body) = tree.child(shape, "txBody") else { return Ok(()) };
+        let unseen_place = if hidden { place } else { place.in_layer(Layer::Hidden(HiddenReason::SameColour)) };
+        let ground = self.palette.behind(tree, self.slide, shape, place.bbox);
         if pass == Pass::Titles {
-            let lines: Vec<String> = tree.all(body, "p").map(|p| paragraph_text(tree, p)).collect();
+            let (lines, unseen): (Vec<String>, Vec<String>) =
+                tree.all(body, "p").map(|p| self.by_colour(p, &ground)).unzip();
             self.out.push_at(BlockKind::Heading { level: 1 }, &lines.join("\n"), place)?;
+            self.out.push_at(BlockKind::Paragraph, &unseen.concat(), unseen_place)?;
             return Ok(());
         }
         for paragraph in tree.all(body, "p") {
@@ -216,9 +207,24 @@ impl Walk<'_> {
                 Some("body" | "obj") => BlockKind::ListItem { depth },
                 _ => BlockKind::Paragraph,
             };
-            self.out.push_at(kind, &paragraph_text(tree, paragraph), place)?;
+            let (seen, unseen) = self.by_colour(paragraph, &ground);
+            self.out.push_at(kind, &seen, place)?;
+            self.out.push_at(BlockKind::Paragraph, &unseen, unseen_place)?;
         }
         Ok(())
+    }
+
+    /// The text of a paragraph that a reader sees, and what has the colour of the ground.
+    fn by_colour(&self, paragraph: NodeId, ground: &Fill) -> (String, String) {
+        let (mut seen, mut unseen) = (String::new(), String::new());
+        for node in self.tree.children(paragraph) {
+            let is_unseen = match ground {
+                Fill::Plain(ground) => self.palette.of_run(self.tree, node).as_ref() == Some(ground),
+                Fill::None | Fill::Unknown => false,
+            };
+            push_text(self.tree, node, if is_unseen { &mut unseen } else { &mut seen });
+        }
+        (seen, unseen)
     }
 
     fn holder(&self, shape: NodeId) -> Option<NodeId> {
@@ -256,6 +262,14 @@ impl Walk<'_> {
     }
 }
 
+fn pass_of(role: Option<&str>) -> Pass {
+    match role {
+        Some("title" | "ctrTitle") => Pass::Titles,
+        Some("ftr" | "sldNum" | "dt") => Pass::Margins,
+        _ => Pass::Content,
+    }
+}
+
 /// The box that a shape, a frame or a group gives, in points of what it stands in.
 pub(super) fn bbox_of(tree: &Tree, shape: NodeId) -> Option<BBox> {
     let own = ["spPr", "grpSpPr"].into_iter().find_map(|name| tree.path(shape, &[name, "xfrm"]));
@@ -265,9 +279,9 @@ pub(super) fn bbox_of(tree: &Tree, shape: NodeId) -> Option<BBox> {
     Some(BBox { x0, y0, x1: x0 + emu(tree, extent, "cx"), y1: y0 + emu(tree, extent, "cy") })
 }
 
-fn paragraph_text(tree: &Tree, paragraph: NodeId) -> String {
-    let mut text = String::new();
-    for node in tree.descendants(paragraph) {
+/// Adds the text of a run, or of whatever holds some.
+fn push_text(tree: &Tree, node: NodeId, text: &mut String) {
+    for node in std::iter::once(node).chain(tree.descendants(node)) {
         match tree.name(node) {
             "t" => text.push_str(&tree.all_text(node)),
             "br" => text.push('\n'),
@@ -275,6 +289,11 @@ fn paragraph_text(tree: &Tree, paragraph: NodeId) -> String {
             _ => {}
         }
     }
+}
+
+fn paragraph_text(tree: &Tree, paragraph: NodeId) -> String {
+    let mut text = String::new();
+    tree.children(paragraph).for_each(|node| push_text(tree, node, &mut text));
     // Comments hold their words without runs.
     if text.is_empty() && tree.name(paragraph) == "text" {
         text = tree.all_text(paragraph);

@@ -11,6 +11,14 @@ use crate::model::BBox;
 const INSET: f32 = 0.1;
 const MAX_DEPTH: usize = 64;
 
+/// A slide is read from its title, whatever the order of drawing; date, footer and number come last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    Titles,
+    Content,
+    Margins,
+}
+
 /// Indices into `boxes` in reading order. What has no box comes after the one before it in the order of drawing.
 pub(super) fn reading_order(boxes: &[Option<BBox>]) -> Vec<usize> {
     let mut order = Vec::with_capacity(boxes.len());

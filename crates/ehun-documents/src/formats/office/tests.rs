@@ -456,3 +456,149 @@ fn opendocument_text_that_is_not_shown() {
         ["Paragraph: one three five", "Paragraph Hidden(Marked): twofour", "Paragraph Hidden(Marked): six"]
     );
 }
+
+#[test]
+fn odp_is_read_by_position_not_by_order_of_drawing() {
+    let paragraph = |text: &str| format!("<text:p>{text}</text:p>");
+    let at = |x: f32, y: f32, width: f32, height: f32| {
+        format!("svg:x='{x}cm' svg:y='{y}cm' svg:width='{width}cm' svg:height='{height}cm'")
+    };
+    let frame = |attributes: &str, text: &str| {
+        format!("<draw:frame {attributes}><draw:text-box>{}</draw:text-box></draw:frame>", paragraph(text))
+    };
+    let shape = |attributes: &str, text: &str| {
+        format!("<draw:custom-shape {attributes}>{}</draw:custom-shape>", paragraph(text))
+    };
+    let slide = [
+        frame(&format!("presentation:class='page-number' {}", at(24., 19., 3., 1.)), "7"),
+        frame(&at(15., 6., 8., 4.), "Right text"),
+        frame(&at(2., 6., 8., 4.), "Left text"),
+        // A group stands where its members do; within it the upper one is first.
+        format!("<draw:g>{}{}</draw:g>", shape(&at(15., 5.2, 8., 0.6), "Second"), shape(&at(15., 4.4, 8., 0.7), "First")),
+        // A quarter turn against the clock about the corner at 2, 17: from 13 to 17 down.
+        shape("svg:width='4cm' svg:height='1cm' draw:transform='rotate (1.5707963) translate (2cm 17cm)'", "Turned"),
+        shape(&format!("draw:display='none' {}", at(15., 14., 4., 1.)), "Unseen"),
+        frame(&at(2., 4.6, 8., 1.2), "Left heading"),
+        // Where its master has it.
+        frame("presentation:class='title'", "Title"),
+        "<presentation:notes><draw:frame presentation:class='notes'><draw:text-box><text:p>Say this</text:p><text:p>And that</text:p>
+            </draw:text-box></draw:frame><draw:frame presentation:class='page-number'><draw:text-box><text:p>1</text:p>
+            </draw:text-box></draw:frame></presentation:notes>".to_owned(),
+    ]
+    .concat();
+    let content = format!(
+        "<office:document-content><office:automatic-styles><style:style style:name='dp2'><style:drawing-page-properties
+        presentation:visibility='hidden'/></style:style></office:automatic-styles><office:body><office:presentation>
+        <draw:page draw:master-page-name='Plain'>{slide}</draw:page>
+        <draw:page draw:master-page-name='Plain' draw:style-name='dp2'>{}</draw:page>
+        <draw:page><draw:frame><draw:image/></draw:frame></draw:page>
+        </office:presentation></office:body></office:document-content>",
+        frame(&at(1., 1., 1., 1.), "Not shown")
+    );
+    let styles = format!(
+        "<office:document-styles><style:page-layout style:name='PM1'><style:page-layout-properties fo:page-width='28cm'
+        fo:page-height='210mm'/></style:page-layout><style:master-page style:name='Plain' style:page-layout-name='PM1'>
+        <draw:frame presentation:class='title' {}/></style:master-page></office:document-styles>",
+        at(1., 1., 26., 2.)
+    );
+    let document = parse(&[("mimetype", ODP), ("content.xml", &content), ("styles.xml", &styles)]);
+    assert_eq!(
+        seen(&document),
+        [
+            "Heading: Title",
+            "Paragraph: Left heading",
+            "Paragraph: Left text",
+            "Paragraph: First",
+            "Paragraph: Second",
+            "Paragraph: Right text",
+            "Paragraph: Turned",
+            "Paragraph Hidden(Marked): Unseen",
+            "PageFooter: 7",
+            "Footnote: Say this",
+            "Footnote: And that",
+            "Paragraph Hidden(Marked): Not shown",
+        ]
+    );
+    let centimetres = |text: &str| {
+        let block = document.blocks.iter().find(|b| document.block_text(b) == text).unwrap();
+        let bbox = block.bbox.unwrap();
+        [bbox.x0, bbox.y0, bbox.x1, bbox.y1].map(|points| (points / 72.0 * 2.54 * 10.0).round() / 10.0)
+    };
+    assert_eq!(centimetres("Title"), [1., 1., 27., 3.]);
+    assert_eq!(centimetres("Turned"), [2., 13., 3., 17.]);
+    assert_eq!(centimetres("First"), [15., 4.4, 23., 5.1]);
+    let pages: Vec<_> =
+        document.pages.iter().map(|page| (page.width.round(), page.height.round(), &page.status)).collect();
+    let (text, scan) = (crate::PageStatus::Text, crate::PageStatus::NeedsOcr);
+    assert_eq!(pages, [(794., 595., &text), (794., 595., &text), (0., 0., &scan)]);
+}
+
+#[test]
+fn pptx_text_in_the_colour_of_what_is_behind_it() {
+    let srgb = |value: &str| format!("<a:solidFill><a:srgbClr val='{value}'/></a:solidFill>");
+    let scheme = |value: &str| format!("<a:solidFill><a:schemeClr val='{value}'/></a:solidFill>");
+    let shade = "<a:solidFill><a:schemeClr val='bg1'><a:lumMod val='75000'/></a:schemeClr></a:solidFill>";
+    let run = |colour: &str, text: &str| format!("<a:r><a:rPr>{colour}</a:rPr><a:t>{text}</a:t></a:r>");
+    let sp = |y: u32, fill: &str, more: &str, runs: &str| {
+        let (y, height) = (y * 12_700, 10 * 12_700);
+        format!(
+            "<p:sp>{more}<p:spPr><a:xfrm><a:off x='0' y='{y}'/><a:ext cx='1270000' cy='{height}'/></a:xfrm>{fill}</p:spPr>
+            <p:txBody><a:p>{runs}</a:p></p:txBody></p:sp>"
+        )
+    };
+    let white = srgb("ffffff");
+    let shapes = [
+        sp(0, "", "", &(run(&white, "white on the slide") + &run("", "black beside it"))),
+        sp(20, "", "", &run(&scheme("bg1"), "the scheme's white")),
+        sp(40, "", "", &run(&shade, "a shade of it")),
+        sp(60, &srgb("000080"), "", &run(&white, "white on blue")),
+        sp(80, &srgb("000080"), "", &run(&srgb("000080"), "blue on blue")),
+        sp(100, "<a:gradFill/>", "", &run(&white, "white on a gradient")),
+        // A dark box without words, and a text over it.
+        sp(120, &srgb("000000"), "", ""),
+        sp(125, "", "", &run(&white, "white over a box")),
+        sp(140, "", "<p:style><a:fillRef idx='1'/></p:style>", &run(&white, "filled by the theme")),
+        sp(160, "", "", &run(&format!("<a:ln>{}</a:ln>{white}", srgb("000000")), "outlined")),
+        // The layout has a band there.
+        sp(205, "", "", &run(&white, "white on the band")),
+        format!("<p:grpSp>{}</p:grpSp>", sp(300, "", "", &run(&white, "in a group"))),
+    ];
+    let part = |root: &str, ground: &str, shapes: &str, rest: &str| {
+        format!("<p:{root}><p:cSld>{ground}<p:spTree>{shapes}</p:spTree></p:cSld>{rest}</p:{root}>")
+    };
+    let layout = part("sldLayout", "", &sp(200, &srgb("202020"), "", ""), "");
+    let map = "<p:clrMap bg1='lt1' tx1='dk1' bg2='lt2' tx2='dk2'/>";
+    let master = |ground: &str| part("sldMaster", ground, "", map);
+    let theme = "<a:theme><a:themeElements><a:clrScheme><a:dk1><a:srgbClr val='000000'/></a:dk1><a:lt1><a:sysClr val='window'
+        lastClr='FFFFFF'/></a:lt1></a:clrScheme><a:fmtScheme><a:bgFillStyleLst><a:solidFill><a:schemeClr val='phClr'/></a:solidFill>
+        <a:gradFill/><a:gradFill/></a:bgFillStyleLst></a:fmtScheme></a:themeElements></a:theme>";
+    let unseen = |ground: &str, slide_ground: &str| {
+        let slide = part("sld", slide_ground, &shapes.concat(), "");
+        let document = one_slide(
+            &slide,
+            &[
+                ("ppt/slides/_rels/a.xml.rels", &relations(&[("l", "slideLayout", "../layouts/l.xml")])),
+                ("ppt/layouts/l.xml", &layout),
+                ("ppt/layouts/_rels/l.xml.rels", &relations(&[("m", "slideMaster", "../m.xml")])),
+                ("ppt/m.xml", &master(ground)),
+                ("ppt/_rels/m.xml.rels", &relations(&[("t", "theme", "t.xml")])),
+                ("ppt/t.xml", theme),
+            ],
+        );
+        let hidden: Vec<String> = seen(&document).into_iter().filter(|line| line.contains("Hidden")).collect();
+        for text in ["black beside it", "white over a box", "in a group", "white on the band"] {
+            assert!(document.text.contains(text), "{text}");
+        }
+        assert!(hidden.iter().all(|line| line.starts_with("Paragraph Hidden(SameColour): ")), "{hidden:?}");
+        hidden.iter().map(|line| line.split_once(": ").unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    let on_white = ["white on the slide", "the scheme's white", "blue on blue"];
+    let reference = |index: &str| format!("<p:bg><p:bgRef idx='{index}'><a:schemeClr val='bg1'/></p:bgRef></p:bg>");
+    let plain = |colour: &str| format!("<p:bg><p:bgPr>{}</p:bgPr></p:bg>", srgb(colour));
+    assert_eq!(unseen("", ""), on_white);
+    assert_eq!(unseen(&reference("1001"), ""), on_white);
+    assert_eq!(unseen(&reference("1002"), ""), ["blue on blue"]);
+    assert_eq!(unseen(&plain("102030"), ""), ["blue on blue"]);
+    assert_eq!(unseen(&plain("102030"), &plain("FFFFFF")), on_white);
+    assert_eq!(unseen("", "<p:bg><p:bgPr><a:blipFill/></p:bgPr></p:bg>"), ["blue on blue"]);
+}
