@@ -359,6 +359,7 @@ impl Backend for XlaBackend {
             version: format!("PJRT {}, ehun-backend-xla {}", plugin.interface_version(), env!("CARGO_PKG_VERSION")),
             attention_kernels: [Form::Native, Form::Blocked, Form::Flash].map(|form| form.name().to_owned()).to_vec(),
             precisions: vec![Precision::F32, Precision::Bf16],
+            static_shapes: true,
             notes,
         }
     }
