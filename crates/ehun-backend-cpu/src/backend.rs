@@ -195,6 +195,7 @@ impl Backend for CpuBackend {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             attention_kernels: kernel_names(),
             precisions: vec![Precision::F32, Precision::Int8],
+            static_shapes: false,
             notes: vec![
                 format!("instruction set {}; this machine has {}", self.isa.name(), available.join(", ")),
                 "EHUN_CPU=generic|avx2|avx512|avx512vnni|neon forces one".to_owned(),

@@ -287,6 +287,7 @@ impl Backend for OnnxBackend {
             ),
             attention_kernels: forms(self.provider).map(|form| form.name().to_owned()).collect(),
             precisions: vec![Precision::F32],
+            static_shapes: true,
             notes: vec![
                 format!("library {}", self.runtime.path().display()),
                 format!("built with {}", providers.join(", ")),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ehun_backend::{Attention, Bucket, Options, Precision};
@@ -14,17 +15,15 @@ use crate::lower::attention::Form;
 use crate::lower::{self, Target, imported};
 use crate::pjrt::{CompiledFigures, Plugin, Topology};
 use crate::plugins;
+use crate::target::AotTarget;
+use crate::tools;
 use crate::worker::{CompileFor, CompileIn, compile_in_child};
 use ehun_backend::buckets;
-
-/// Memory of a chip in bytes by the kind that the compiler names, from the makers' tables.
-const CHIP_MEMORY: [(&str, u64); 5] =
-    [("v4", 32_700), ("v5e", 16_900), ("v5p", 102_800), ("v6e", 33_500), ("tpu7x", 101_700)];
 
 /// What a compilation ahead of time came to. Everything in it is the compiler's estimate, not a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// The topology that was compiled for.
+    /// What was compiled for: a TPU topology, or a GPU's name or description.
     pub topology: String,
     /// Kind of its devices in the compiler's words.
     pub device_kind: String,
@@ -66,27 +65,16 @@ impl AotConfig {
     }
 }
 
-/// Memory of one device of `topology` (`v5e:2x2`) in bytes.
-pub fn device_memory(topology: &str) -> Option<u64> {
-    let kind = topology.split(':').next()?;
-    CHIP_MEMORY.iter().find(|(name, _)| *name == kind).map(|(_, megabytes)| megabytes * 1_000_000)
-}
-
-/// Whether programs for `platform` can be compiled here without its device: the reason why not.
-///
-/// A TPU's library compiles for chips by name. CUDA's plugin looks for its device before it compiles and calls `ptxas`, so
-/// it is refused, with what is missing; compiling for CUDA by a description of the target is not done here.
-pub fn without_device(platform: &str) -> Result<(), XlaError> {
+/// Whether programs for `platform` can be compiled here without its device: the reason why not. `configured` are plugins by
+/// platform, as in [`AotConfig::plugins`].
+pub fn without_device(platform: &str, configured: &BTreeMap<String, PathBuf>) -> Result<(), XlaError> {
     match platform {
         "tpu" => Ok(()),
         "cuda" => {
-            let mut missing: Vec<String> =
-                plugins::find("cuda", &BTreeMap::new()).err().iter().map(ToString::to_string).collect();
-            missing.extend(plugins::missing("cuda"));
-            let missing = if missing.is_empty() { "nothing".to_owned() } else { missing.join("; ") };
-            Err(XlaError::Refused(format!(
-                "xla:cuda is compiled on the machine that has the GPU, when a model is loaded; missing for that here: {missing}"
-            )))
+            let plugin = plugins::find("cuda", configured);
+            let mut missing: Vec<String> = plugin.as_ref().err().iter().map(ToString::to_string).collect();
+            missing.extend(tools::missing(plugin.ok().as_deref()));
+            if missing.is_empty() { Ok(()) } else { Err(XlaError::Missing { platform: platform.to_owned(), missing }) }
         }
         "cpu" => {
             Err(XlaError::Refused("xla:cpu is compiled when a model is loaded, and its programs are cached".into()))
@@ -95,9 +83,9 @@ pub fn without_device(platform: &str) -> Result<(), XlaError> {
     }
 }
 
-/// Compiles every bucket of `graph` for a TPU topology. `told` hears of each bucket when it is done.
+/// Compiles every bucket of `graph` for `target`. `told` hears of each bucket when it is done.
 pub fn aot(
-    topology: &str,
+    target: &AotTarget,
     graph: &Graph,
     options: &Options,
     config: &AotConfig,
@@ -116,15 +104,14 @@ pub fn aot(
     let longest = graph.max_positions().map_or(options.max_sequence, |most| most.min(options.max_sequence));
     let buckets = buckets::choose(&options.buckets, longest, options.max_batch_tokens)
         .map_err(|refusal| XlaError::Refused(refusal.to_string()))?;
-    let path = plugins::find("tpu", &config.plugins)?;
-    let plugin = plugins::load("tpu", &path)?;
-    let named = Topology::create(&plugin, topology)?;
+    let plugin = plugin(target, config)?;
+    let named = target.topology(&plugin)?;
     let mut table = Table {
-        topology: topology.to_owned(),
+        topology: target.name().to_owned(),
         device_kind: named.device_kind()?,
         plugin: describe(&plugin),
         precision: options.precision,
-        memory_limit: device_memory(topology),
+        memory_limit: target.memory(),
         buckets: Vec::new(),
         artefacts: BTreeMap::new(),
     };
@@ -138,9 +125,9 @@ pub fn aot(
             table_length,
             memory_limit: table.memory_limit,
         };
-        let (report, program) = compile_bucket(&recipe, &named, topology, &plugin, config);
+        let (report, program) = compile_bucket(&recipe, &named, target, &plugin, config);
         if let (Some(folder), Some(bytes)) = (&config.out, program) {
-            let place = artefact(folder, topology, bucket);
+            let place = artefact(folder, target, bucket);
             let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&place, bytes));
             match written {
                 Ok(()) => {
@@ -155,8 +142,13 @@ pub fn aot(
     Ok(table)
 }
 
-fn artefact(folder: &std::path::Path, topology: &str, bucket: Bucket) -> PathBuf {
-    folder.join(format!("{}-{bucket}.pjrt", topology.replace(':', "-")))
+fn artefact(folder: &std::path::Path, target: &AotTarget, bucket: Bucket) -> PathBuf {
+    folder.join(format!("{}-{bucket}.pjrt", target.file_name()))
+}
+
+fn plugin(target: &AotTarget, config: &AotConfig) -> Result<Arc<Plugin>, XlaError> {
+    let platform = target.platform();
+    Ok(plugins::load(platform, &plugins::find(platform, &config.plugins)?)?)
 }
 
 fn describe(plugin: &Plugin) -> String {
@@ -169,13 +161,13 @@ fn describe(plugin: &Plugin) -> String {
 fn compile_bucket(
     recipe: &Recipe<'_>,
     named: &Topology,
-    topology: &str,
+    target: &AotTarget,
     plugin: &Plugin,
     config: &AotConfig,
 ) -> (BucketReport, Option<Vec<u8>>) {
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut programs = Vec::new();
-    let compile = |text: &str| compile_text(text, named, topology, plugin, config);
+    let compile = |text: &str| compile_text(text, named, target, plugin, config);
     for candidate in recipe.candidates() {
         if !config.all_forms && !recipe.wants_another(&attempts) {
             break;
@@ -205,15 +197,16 @@ fn compile_bucket(
 fn compile_text(
     text: &str,
     named: &Topology,
-    topology: &str,
+    target: &AotTarget,
     plugin: &Plugin,
     config: &AotConfig,
 ) -> Result<(CompiledFigures, Vec<u8>), String> {
     crate::executable::count_compilation();
     match &config.compile_in {
         CompileIn::Child { program, time_limit } => {
-            let target = CompileFor::Topology(topology.to_owned());
-            let compiled = compile_in_child(program, *time_limit, "tpu", plugin.path(), &target, text)?;
+            let platform = target.platform();
+            let target = CompileFor::Absent(target.clone());
+            let compiled = compile_in_child(program, *time_limit, platform, plugin.path(), &target, text)?;
             Ok((compiled.figures, compiled.executable))
         }
         CompileIn::ThisProcess => named
@@ -225,20 +218,19 @@ fn compile_text(
 
 /// The figures of one attention operation on its own in `form`, `bias` without tables: what docs/tpu.md tabulates.
 pub fn attention_alone(
-    topology: &str,
+    target: &AotTarget,
     graph: &Graph,
     bucket: Bucket,
     precision: Precision,
     attention: &Attention,
     config: &AotConfig,
 ) -> Result<Result<CompiledFigures, String>, XlaError> {
-    let path = plugins::find("tpu", &config.plugins)?;
-    let plugin = plugins::load("tpu", &path)?;
-    let named = Topology::create(&plugin, topology)?;
+    let plugin = plugin(target, config)?;
+    let named = target.topology(&plugin)?;
     let Some((_, spec)) = graph.attentions().next() else {
         return Err(XlaError::Refused("the graph has no attention".to_owned()));
     };
-    let compile = |text: &str| compile_text(text, &named, topology, &plugin, config);
+    let compile = |text: &str| compile_text(text, &named, target, &plugin, config);
     let (form, imported) = match attention {
         Attention::File(path) => match imported::read(path, graph, bucket, precision) {
             Ok(function) => (Form::Imported, Some(function)),

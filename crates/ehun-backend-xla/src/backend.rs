@@ -11,6 +11,7 @@ use ehun_backend::{
 };
 use ehun_graph::{Graph, Op, WeightStore};
 
+use crate::aot;
 use crate::cache::{Cache, Found};
 use crate::choice::{Attempt, BucketReport, Candidate, Recipe, whole_loops};
 use crate::executable::{BucketProgram, XlaExecutable};
@@ -52,9 +53,18 @@ impl XlaFactory {
     /// Opens the backend `name` (`xla:cpu`) as what it is, for its reports.
     pub fn open_xla(&self, name: &str) -> Result<XlaBackend, Unavailable> {
         let unavailable = |error: PluginError| {
-            let missing = name.strip_prefix("xla:").map(plugins::missing).unwrap_or_default();
+            let platform = name.strip_prefix("xla:").unwrap_or_default();
+            let plugin = plugins::find(platform, &self.config.plugins).ok();
+            let missing = plugins::missing(platform, plugin.as_deref());
             let also = if missing.is_empty() { String::new() } else { format!("; not here: {}", missing.join(", ")) };
-            Unavailable::new(name, format!("{error}{also}"))
+            let started = matches!(error, PluginError::Start { .. });
+            let ahead = started && aot::without_device(platform, &self.config.plugins).is_ok();
+            let ahead = if ahead {
+                format!("; `ehun compile --backend {name}` works without the device")
+            } else {
+                String::new()
+            };
+            Unavailable::new(name, format!("{error}{also}{ahead}"))
         };
         let platform = name.strip_prefix("xla:").filter(|platform| plugins::PLATFORMS.contains(platform));
         let Some(platform) = platform else {
@@ -359,6 +369,7 @@ impl Backend for XlaBackend {
             version: format!("PJRT {}, ehun-backend-xla {}", plugin.interface_version(), env!("CARGO_PKG_VERSION")),
             attention_kernels: [Form::Native, Form::Blocked, Form::Flash].map(|form| form.name().to_owned()).to_vec(),
             precisions: vec![Precision::F32, Precision::Bf16],
+            static_shapes: true,
             notes,
         }
     }

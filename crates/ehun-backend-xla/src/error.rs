@@ -11,6 +11,22 @@ pub enum XlaError {
     /// The plugin reported an error.
     #[error(transparent)]
     Pjrt(#[from] PjrtError),
+    /// Something is not here that compiling ahead of time needs.
+    #[error("compiling for {platform} without its device needs what is not here: {}", missing.join("; "))]
+    Missing {
+        /// `cuda`.
+        platform: String,
+        /// What is missing, each with where it was looked for.
+        missing: Vec<String>,
+    },
+    /// What to compile for is not known, or not described in full.
+    #[error("target `{name}`: {reason}")]
+    Target {
+        /// The target as it was asked for.
+        name: String,
+        /// Why it cannot be compiled for.
+        reason: String,
+    },
     /// The options cannot be done.
     #[error("refused: {0}")]
     Refused(String),

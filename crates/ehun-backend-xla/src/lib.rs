@@ -12,6 +12,7 @@
 //! | [`choice`] | which attention form a bucket gets, by the compiled programs' figures |
 //! | [`cache`] | compiled programs on disk |
 //! | [`worker`] | compilation in a child process |
+//! | [`aot`], [`target`] | what the compiler says of devices that are not here |
 //!
 //! What is deliberately absent: a model's name, tokenisation, the forming of batches, and any belief about which attention
 //! form is faster.
@@ -26,6 +27,8 @@ pub mod lower;
 mod parameters;
 pub mod pjrt;
 pub mod plugins;
+pub mod target;
+mod tools;
 pub mod worker;
 
 pub use backend::{XlaBackend, XlaConfig, XlaFactory, attention_signatures, read_attention};
@@ -35,4 +38,5 @@ pub use executable::{XlaExecutable, compilations};
 pub use lower::attention::Form;
 pub use lower::imported::Signature;
 pub use plugins::{InstallError, install};
+pub use target::AotTarget;
 pub use worker::{CompileIn, WORKER_ARGUMENT, compile_worker_main};

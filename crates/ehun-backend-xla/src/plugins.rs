@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ehun_backend::wheel::{Pinned, WheelError};
 
 use crate::pjrt::{Plugin, PluginError};
+use crate::tools;
 
 /// The platforms that this crate knows.
 pub const PLATFORMS: [&str; 3] = ["cpu", "tpu", "cuda"];
@@ -72,7 +73,12 @@ const PIP_ARGUMENTS: [&str; 8] = [
 ///
 /// For a TPU: no query of the cloud's metadata server, more than one process may load the library, and no search for
 /// other workers. A variable that is set already keeps its value.
-pub fn environment(platform: &str) -> Vec<(&'static str, &'static str)> {
+///
+/// For CUDA: where NVIDIA's tools are, if that is not a place that the plugin knows.
+pub fn environment(platform: &str) -> Vec<(&'static str, String)> {
+    if platform == "cuda" {
+        return tools::flags().into_iter().collect();
+    }
     if platform != "tpu" {
         return Vec::new();
     }
@@ -83,7 +89,8 @@ pub fn environment(platform: &str) -> Vec<(&'static str, &'static str)> {
         ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
         ("TPU_WORKER_ID", "0"),
     ];
-    wanted.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect()
+    let unset = wanted.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    unset.map(|(name, value)| (name, value.to_owned())).collect()
 }
 
 /// The environment variable that names the plugin of `platform`.
@@ -117,8 +124,8 @@ pub fn find(platform: &str, configured: &BTreeMap<String, PathBuf>) -> Result<Pa
 }
 
 /// What a platform needs beside its plugin and is not here: devices, drivers, tools; each with where it was looked for.
-/// Empty where nothing is known to be missing.
-pub fn missing(platform: &str) -> Vec<String> {
+/// Empty where nothing is known to be missing. Some tools are looked for beside the plugin.
+pub fn missing(platform: &str, plugin: Option<&Path>) -> Vec<String> {
     let there = |paths: &[&str]| paths.iter().any(|path| Path::new(path).exists());
     let mut missing = Vec::new();
     match platform {
@@ -133,21 +140,11 @@ pub fn missing(platform: &str) -> Vec<String> {
             if unsafe { libloading::Library::new("libcuda.so.1") }.is_err() {
                 missing.push("the driver's library libcuda.so.1".to_owned());
             }
-            if ptxas().is_none() {
-                missing.push("ptxas (neither on PATH nor in $CUDA_HOME/bin), which the compiler calls".to_owned());
-            }
+            missing.extend(tools::missing(plugin));
         }
         _ => {}
     }
     missing
-}
-
-/// The assembler of NVIDIA's tools, which XLA calls for CUDA.
-fn ptxas() -> Option<PathBuf> {
-    let home = std::env::var_os("CUDA_HOME").map(|home| PathBuf::from(home).join("bin"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(home).chain([PathBuf::from("/usr/local/cuda/bin")]);
-    folders.map(|folder| folder.join("ptxas")).find(|file| file.is_file())
 }
 
 /// Loads the plugin of `platform` with the environment that it needs.
@@ -155,7 +152,7 @@ pub fn load(platform: &str, path: &Path) -> Result<Arc<Plugin>, PluginError> {
     for (name, value) in environment(platform) {
         // SAFETY: std serialises this with every other access through std. A C library that reads the environment in
         // another thread at this moment would race; the library that is meant to read these is loaded below.
-        unsafe { std::env::set_var(name, value) };
+        unsafe { std::env::set_var(name, &value) };
     }
     Plugin::load(path)
 }

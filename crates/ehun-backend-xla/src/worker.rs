@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::pjrt::{Client, CompiledFigures, Plugin, Topology};
+use crate::pjrt::{Client, CompiledFigures, Plugin};
 use crate::plugins;
+use crate::target::AotTarget;
 
 /// First argument of the child.
 pub const WORKER_ARGUMENT: &str = "__xla-compile";
@@ -35,8 +36,8 @@ pub enum CompileIn {
 pub enum CompileFor {
     /// The plugin's first device.
     Device,
-    /// Devices by name: `v5e:2x2`.
-    Topology(String),
+    /// Devices that need not be here.
+    Absent(AotTarget),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -161,8 +162,8 @@ fn answer(request: &Request) -> Result<Compiled, String> {
             let loaded = client.compile(&program).map_err(|error| error.to_string())?;
             (loaded.executable().map_err(|error| error.to_string())?, client.device_kind().to_owned())
         }
-        CompileFor::Topology(name) => {
-            let topology = Topology::create(&plugin, name).map_err(|error| error.to_string())?;
+        CompileFor::Absent(target) => {
+            let topology = target.topology(&plugin).map_err(|error| error.to_string())?;
             let executable = topology.compile(&program).map_err(|error| error.to_string())?;
             (executable, topology.device_kind().map_err(|error| error.to_string())?)
         }

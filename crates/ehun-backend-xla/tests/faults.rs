@@ -4,6 +4,7 @@ mod common;
 #[path = "common/fallback.rs"]
 mod fallback;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,13 +88,14 @@ fn absent_plugins_and_unknown_names_say_what_to_do() {
     });
     assert_eq!(factory.names(), ["xla:cpu", "xla:tpu", "xla:cuda"]);
     let reason = |name: &str| factory.open(name).map(|_| ()).unwrap_err().reason;
-    assert!(reason("xla:cuda").contains("/nowhere/plugin.so"));
+    // A plugin that the environment names comes first.
+    if std::env::var_os(plugins::variable("cuda")).is_none() {
+        assert!(reason("xla:cuda").contains("/nowhere/plugin.so"));
+    }
     if !Path::new("/dev/nvidiactl").exists() {
         assert!(reason("xla:cuda").contains("a GPU (no /dev/nvidiactl)"), "{}", reason("xla:cuda"));
-        let refused = ehun_backend_xla::aot::without_device("cuda").unwrap_err();
-        assert!(matches!(&refused, XlaError::Refused(reason) if reason.contains("missing for that here")), "{refused}");
     }
-    assert!(ehun_backend_xla::aot::without_device("abacus").is_err());
+    assert!(matches!(ehun_backend_xla::aot::without_device("abacus", &BTreeMap::new()), Err(XlaError::Refused(_))));
     assert!(reason("xla:abacus").contains("xla:cpu"));
     assert!(matches!(install("abacus", true, None), Err(InstallError::UnknownPlatform(_))));
     let message = install("tpu", false, None).unwrap_err().to_string();

@@ -22,6 +22,8 @@ pub struct BackendInfo {
     pub attention_kernels: Vec<String>,
     /// The precisions that it has.
     pub precisions: Vec<Precision>,
+    /// Whether its programs have static shapes, so that [`Options::buckets`] mean something to it.
+    pub static_shapes: bool,
     /// Further facts, for `--verbose`: instruction sets, what was not run here.
     pub notes: Vec<String>,
 }

@@ -42,6 +42,7 @@ mod options;
 mod pieces;
 mod progress;
 mod registry;
+mod shapes;
 pub mod wheel;
 
 pub use backend::{AttentionChoice, Backend, BackendInfo, Capabilities};
@@ -53,3 +54,4 @@ pub use options::{Attention, BucketChoice, Options, Precision};
 pub use pieces::{Piece, run_pieces};
 pub use progress::{OnProgress, Progress};
 pub use registry::{BackendFactory, BackendStatus, Registry, Unavailable};
+pub use shapes::BucketSource;

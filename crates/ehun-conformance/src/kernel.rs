@@ -112,6 +112,7 @@ impl Backend for KernelBackend {
             version: env!("CARGO_PKG_VERSION").into(),
             attention_kernels: vec![self.name.clone()],
             precisions: vec![Precision::F32],
+            static_shapes: false,
             notes: Vec::new(),
         }
     }

@@ -17,6 +17,8 @@
 //! precision = "f32"
 //! attention = "auto"
 //! threads = 2
+//! buckets = "32x128,8x512"           # static shapes, where a backend has them; also { lengths = "lengths.txt" }, a
+//!                                    # histogram, or { sample = "texts.txt" }; absent is "auto"
 //! keep_warm_s = 3600                 # unloaded after an hour without requests, back with the next; absent is never
 //! probes = ["tide tables"]           # asked of both sides before a swap; absent is a list of Ehun's own
 //!
@@ -37,7 +39,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use ehun_backend::{Attention, Precision};
+use ehun_backend::{Attention, BucketSource, Precision};
 use ehun_models::Task;
 use serde::{Deserialize, Deserializer};
 
@@ -187,6 +189,9 @@ pub struct ServiceConfig {
     pub attention: Attention,
     /// Threads of a backend on the CPU.
     pub threads: Option<usize>,
+    /// Static shapes, for the backends that have them.
+    #[serde(default)]
+    pub buckets: BucketSource,
     /// Seconds without requests after which it is unloaded, until the next one; absent is never.
     pub keep_warm_s: Option<u64>,
     /// Texts that both sides are asked before a swap; empty is a list of Ehun's own.
@@ -230,6 +235,7 @@ impl ServiceConfig {
             precision: Precision::default(),
             attention: Attention::default(),
             threads: None,
+            buckets: BucketSource::default(),
             keep_warm_s: None,
             probes: Vec::new(),
             limits: ServiceLimits::default(),
@@ -267,7 +273,7 @@ fn attention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attention, D:
 }
 
 impl Config {
-    /// Reads a file. Paths of models, certificates and keys are relative to its folder.
+    /// Reads a file. Paths of models, histograms, samples, certificates and keys are relative to its folder.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Io { path: path.to_owned(), source })?;
         let mut config =
@@ -284,6 +290,9 @@ impl Config {
                 if here.exists() {
                     *model = here;
                 }
+            }
+            if let BucketSource::Lengths(path) | BucketSource::Sample(path) = &mut service.buckets {
+                *path = folder.join(&*path);
             }
         }
         if let Some(audit) = &mut config.server.audit {
@@ -336,6 +345,7 @@ mod tests {
         let config = Config::parse(&example).unwrap();
         let search = &config.service["search"];
         assert_eq!(search.backends, ["xla:cpu", "cpu"]);
+        assert_eq!(search.buckets, BucketSource::List(vec![(32, 128), (8, 512)]));
         assert_eq!(search.limits.deadline_ms, Some(2000));
         assert_eq!(config.key.len(), 1);
     }
@@ -351,6 +361,10 @@ mod tests {
             ("[service.a]\nbackends = []", &["line 2", "backends"]),
             ("[server]\nadmin = \"anywhere\"", &["line 2", "anywhere"]),
             ("[service.a]\nattention = 1", &["line 2", "attention"]),
+            ("[service.a]\nbuckets = \"8\"", &["line 2", "buckets", "BATCHxLENGTH"]),
+            ("[service.a]\nbuckets = { length = \"a\" }", &["line 2", "buckets", "`length`"]),
+            ("[service.a]\nbuckets = { lengths = \"a\", sample = \"b\" }", &["line 2", "buckets", "one of"]),
+            ("[service.a.limits]\nbuckets = \"8x8\"", &["line 2", "buckets"]),
             ("[[key]]\nname = \"k\"\nblake3 = \"12\"\nscope = \"infer\"", &["line 3", "blake3"]),
             ("[service.a", &["line 1"]),
         ] {
@@ -388,9 +402,13 @@ mod tests {
                 let besides: String =
                     besides.split_inclusive('\n').filter(|line| !line.starts_with(&format!("{property} "))).collect();
                 let file = |value: &str| format!("{table}\n{property} = {value}\n{besides}");
-                let example = about["examples"][0].to_string().replace("\":", "\"=");
-                if let Err(error) = Config::parse(&file(&example)) {
-                    panic!("{property} = {example}: {error}");
+                let examples = about["examples"].as_array().unwrap();
+                assert!(!examples.is_empty(), "{property}");
+                for example in examples {
+                    let example = example.to_string().replace("\":", "\"=");
+                    if let Err(error) = Config::parse(&file(&example)) {
+                        panic!("{property} = {example}: {error}");
+                    }
                 }
                 // A date is nothing that any key takes.
                 assert!(Config::parse(&file("2026-12-02")).is_err(), "{property}");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ehun_backend::{Attention, OnProgress, Precision};
+use ehun_backend::{Attention, BucketSource, OnProgress, Precision};
 use ehun_engine::rollout::{
     Bounds, CanaryBounds, CanaryPlan, Candidate, Outcome, Phase, RolloutError, ShadowPlan, Share, SwapPlan,
     default_probes,
@@ -53,6 +53,8 @@ pub struct Change {
     pub attention: Option<String>,
     /// Threads of a backend on the CPU.
     pub threads: Option<usize>,
+    /// Static shapes, for the backends that have them.
+    pub buckets: Option<BucketSource>,
 }
 
 impl Change {
@@ -73,6 +75,9 @@ impl Change {
             wanted.attention = attention.parse().unwrap_or(Attention::Auto);
         }
         wanted.threads = self.threads.or(wanted.threads);
+        if let Some(buckets) = &self.buckets {
+            wanted.buckets.clone_from(buckets);
+        }
         wanted
     }
 }
@@ -425,6 +430,9 @@ pub(crate) fn describe(wanted: &ServiceConfig) -> String {
     let mut text = format!("{model} on {} in {}", wanted.backends.join(","), wanted.precision);
     if wanted.attention != Attention::Auto {
         text.push_str(&format!(" with {} attention", wanted.attention));
+    }
+    if wanted.buckets != BucketSource::Auto {
+        text.push_str(&format!(" in buckets {}", wanted.buckets));
     }
     text
 }

@@ -1,9 +1,9 @@
-//! `--buckets`, `--lengths` and `--sample`: the static shapes of backends that have them.
+//! `--buckets`, `--lengths` and `--sample`, or `buckets` of a service: the static shapes of backends that have them.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ehun_backend::BucketChoice;
+use ehun_backend::{BucketChoice, BucketSource};
 
 use crate::error::CommandError;
 
@@ -15,8 +15,8 @@ const MOST: u64 = 1 << 20;
 pub struct BucketArgs {
     /// Static shapes of a backend that has them: auto, or a list of batch x length. auto chooses at most 24 by --lengths or
     /// --sample, or else for lengths spread over all octaves
-    #[arg(long, value_name = "auto|BxL[,BxL...]", value_delimiter = ',')]
-    buckets: Vec<String>,
+    #[arg(long, value_name = "auto|BxL[,BxL...]")]
+    buckets: Option<String>,
     /// The histogram that the shapes are chosen by: lines of a length in tokens, or of a length and a count
     #[arg(long, value_name = "FILE")]
     lengths: Option<PathBuf>,
@@ -26,39 +26,76 @@ pub struct BucketArgs {
 }
 
 impl BucketArgs {
+    /// What the flags say.
+    fn source(&self) -> Result<BucketSource, CommandError> {
+        let named = |reason: String| CommandError::Usage(format!("--buckets: {reason}"));
+        let source = self.buckets.as_deref().map_or(Ok(BucketSource::Auto), str::parse).map_err(named)?;
+        let files = (self.lengths.as_ref(), self.sample.as_ref());
+        match (source, files) {
+            (source, (None, None)) => Ok(source),
+            (BucketSource::Auto, (Some(path), _)) => Ok(BucketSource::Lengths(path.clone())),
+            (BucketSource::Auto, (None, Some(path))) => Ok(BucketSource::Sample(path.clone())),
+            _ => {
+                let reason = "a list of --buckets leaves nothing to choose by --lengths or --sample";
+                Err(CommandError::Usage(reason.into()))
+            }
+        }
+    }
+
     /// What was asked for. `count` gives the tokens of a text.
-    pub fn choice(&self, count: &dyn Fn(&str) -> Result<usize, CommandError>) -> Result<BucketChoice, CommandError> {
-        let listed = self.buckets.iter().any(|shape| shape != "auto");
-        if listed && (self.lengths.is_some() || self.sample.is_some()) {
-            let reason = "a list of --buckets leaves nothing to choose by --lengths or --sample";
-            return Err(CommandError::Usage(reason.into()));
-        }
-        if listed {
-            let list: Option<Vec<(usize, usize)>> = self.buckets.iter().map(|shape| parse(shape)).collect();
-            let wrong = || CommandError::Usage("--buckets takes auto or BATCHxLENGTH, for example 32x128,8x512".into());
-            return Ok(BucketChoice::List(list.ok_or_else(wrong)?));
-        }
-        if let Some(path) = &self.lengths {
+    pub fn choice(&self, count: &Count<'_>) -> Result<BucketChoice, CommandError> {
+        choice(&self.source()?, count)
+    }
+}
+
+/// Gives the tokens of a text.
+pub type Count<'a> = dyn Fn(&str) -> Result<usize, CommandError> + 'a;
+
+/// What `source` comes to: its file is read.
+pub fn choice(source: &BucketSource, count: &Count<'_>) -> Result<BucketChoice, CommandError> {
+    match source {
+        BucketSource::Auto => Ok(BucketChoice::Default),
+        BucketSource::List(list) => Ok(BucketChoice::List(list.clone())),
+        BucketSource::Lengths(path) => {
             let counts = ehun_backend::buckets::histogram(&read(path)?)
                 .map_err(|reason| CommandError::Usage(format!("{}: {reason}", path.display())))?;
-            return Ok(BucketChoice::Sample(spread(&counts)));
+            Ok(BucketChoice::Sample(spread(&counts)))
         }
-        if let Some(path) = &self.sample {
+        BucketSource::Sample(path) => {
             let text = read(path)?;
             let texts = text.lines().filter(|line| !line.trim().is_empty()).take(MOST as usize);
             let lengths = texts.map(count).collect::<Result<Vec<usize>, CommandError>>()?;
             if lengths.is_empty() {
                 return Err(CommandError::Usage(format!("{}: there is no text in it", path.display())));
             }
-            return Ok(BucketChoice::Sample(lengths));
+            Ok(BucketChoice::Sample(lengths))
         }
-        Ok(BucketChoice::Default)
     }
 }
 
-fn parse(shape: &str) -> Option<(usize, usize)> {
-    let (batch, length) = shape.split_once('x')?;
-    Some((batch.parse().ok()?, length.parse().ok()?))
+/// Says on standard error which of `backends`, each with whether it has static shapes, do nothing with `choice`, and refuses
+/// it where that is all of them.
+pub fn heeded(choice: &BucketChoice, backends: &[(String, bool)]) -> Result<(), CommandError> {
+    for name in without_shapes(choice, backends)? {
+        eprintln!("ehun: the buckets are not for {name}, which takes batches of any shape");
+    }
+    Ok(())
+}
+
+fn without_shapes<'a>(choice: &BucketChoice, backends: &'a [(String, bool)]) -> Result<Vec<&'a str>, CommandError> {
+    if *choice == BucketChoice::Default {
+        return Ok(Vec::new());
+    }
+    let names: Vec<&str> = backends.iter().filter(|(_, has)| !has).map(|(name, _)| name.as_str()).collect();
+    if names.is_empty() || names.len() < backends.len() {
+        return Ok(names);
+    }
+    let reason = format!(
+        "buckets are asked for, but {} takes batches of any shape and compiles none; leave them out (`auto`), or name a \
+         backend with static shapes such as xla:cpu",
+        names.join(", ")
+    );
+    Err(CommandError::Usage(reason))
 }
 
 fn read(path: &Path) -> Result<String, CommandError> {
@@ -77,13 +114,13 @@ fn spread(counts: &[(usize, u64)]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn choice(buckets: &[&str], lengths: Option<&str>) -> Result<BucketChoice, String> {
+    fn asked(buckets: Option<&str>, lengths: Option<&str>) -> Result<BucketChoice, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         if let Some(text) = lengths {
             std::fs::write(file.path(), text).unwrap();
         }
         let arguments = BucketArgs {
-            buckets: buckets.iter().map(|&shape| shape.to_owned()).collect(),
+            buckets: buckets.map(str::to_owned),
             lengths: lengths.map(|_| file.path().to_owned()),
             sample: None,
         };
@@ -92,17 +129,32 @@ mod tests {
 
     #[test]
     fn shapes_are_a_list_or_chosen() {
-        assert_eq!(choice(&["2x8", "1x4"], None).unwrap(), BucketChoice::List(vec![(2, 8), (1, 4)]));
-        assert_eq!(choice(&[], None).unwrap(), BucketChoice::Default);
-        assert_eq!(choice(&["auto"], Some("3\n5 2\n")).unwrap(), BucketChoice::Sample(vec![3, 5, 5]));
+        assert_eq!(asked(Some("2x8,1x4"), None).unwrap(), BucketChoice::List(vec![(2, 8), (1, 4)]));
+        assert_eq!(asked(None, None).unwrap(), BucketChoice::Default);
+        assert_eq!(asked(Some("auto"), Some("3\n5 2\n")).unwrap(), BucketChoice::Sample(vec![3, 5, 5]));
         for (buckets, lengths, words) in [
-            (&["2x"][..], None, "BATCHxLENGTH"),
-            (&["auto", "2x8"], None, "BATCHxLENGTH"),
-            (&["2x8"], Some("3\n"), "leaves nothing to choose"),
-            (&["auto"], Some("a text\n"), "line 1"),
+            ("2x", None, "--buckets: `2x` is neither auto nor BATCHxLENGTH"),
+            ("auto,2x8", None, "BATCHxLENGTH"),
+            ("2x8", Some("3\n"), "leaves nothing to choose"),
+            ("auto", Some("a text\n"), "line 1"),
         ] {
-            assert!(choice(buckets, lengths).unwrap_err().contains(words), "{buckets:?}");
+            let error = asked(Some(buckets), lengths).unwrap_err();
+            assert!(error.contains(words), "{buckets}: {error}");
         }
+    }
+
+    #[test]
+    fn shapes_that_no_backend_has_are_refused() {
+        let list = BucketChoice::List(vec![(2, 8)]);
+        let named = |backends: &[(&str, bool)]| -> Vec<(String, bool)> {
+            backends.iter().map(|&(name, has)| (name.to_owned(), has)).collect()
+        };
+        let mixed = named(&[("xla:cpu", true), ("cpu", false)]);
+        assert_eq!(without_shapes(&list, &mixed).unwrap(), ["cpu"]);
+        assert!(without_shapes(&list, &mixed[..1]).unwrap().is_empty());
+        let error = without_shapes(&list, &mixed[1..]).unwrap_err().to_string();
+        assert!(error.contains("cpu takes batches of any shape"), "{error}");
+        assert!(without_shapes(&BucketChoice::Default, &mixed[1..]).unwrap().is_empty());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use ehun_models::{Checkpoint, LoadOptions, Model, Task};
 use ehun_pipeline::{Annotator, Producer};
 use ehun_server::Config;
 
+use crate::buckets;
 pub use crate::buckets::BucketArgs;
 use crate::error::CommandError;
 
@@ -252,6 +253,12 @@ pub fn deployment(
     for name in names.iter().filter(|name| !ehun_remote::is_remote(name) && !registry.knows(name)) {
         registry.open(name)?;
     }
+    let has = |name: &str| {
+        // One that is not to be had here is not judged: why it is not comes later.
+        !ehun_remote::is_remote(name) && registry.open(name).map_or(true, |backend| backend.info().static_shapes)
+    };
+    let shapes: Vec<(String, bool)> = names.iter().map(|name| (name.clone(), has(name))).collect();
+    buckets::heeded(&options.buckets, &shapes)?;
     let last = names.last().map(String::as_str);
     let half = |name: &str| waits.deadline.filter(|_| Some(name) != last).map(|deadline| deadline / 2);
     let mut remote = BTreeMap::new();

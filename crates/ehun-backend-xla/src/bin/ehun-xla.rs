@@ -4,16 +4,18 @@
 //! ehun-xla forms --topology v5e:1x1 --lengths 64,128,256 --tokens 4096 [--forms native,blocked,flash] [--imported FOLDER] [--json FILE]
 //! ```
 //!
-//! compiles one attention operation (12 heads of 64, bf16) in every form for a TPU that need not be here.
+//! compiles one attention operation (12 heads of 64, bf16) in every form for a TPU that need not be here, or with `--platform
+//! cuda --topology h100_sxm` for a GPU.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ehun_backend::{Attention, Bucket, Precision};
-use ehun_backend_xla::aot::{AotConfig, attention_alone, device_memory};
+use ehun_backend_xla::aot::{self, AotConfig, attention_alone};
 use ehun_backend_xla::pjrt::CompiledFigures;
-use ehun_backend_xla::{CompileIn, WORKER_ARGUMENT, compile_worker_main};
+use ehun_backend_xla::{AotTarget, CompileIn, WORKER_ARGUMENT, compile_worker_main};
 use ehun_graph::{AttentionSpec, Graph, GraphBuilder, GraphError, Index, WeightRef};
 
 fn main() -> ExitCode {
@@ -41,7 +43,10 @@ fn forms(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
         let at = arguments.iter().position(|argument| argument == name);
         at.and_then(|at| arguments.get(at + 1)).cloned()
     };
+    let platform = value("--platform").unwrap_or_else(|| "tpu".to_owned());
     let topology = value("--topology").unwrap_or_else(|| "v5e:1x1".to_owned());
+    aot::without_device(&platform, &BTreeMap::new())?;
+    let target = AotTarget::of(&platform, &topology)?;
     let lengths = value("--lengths").unwrap_or_else(|| "64,128,256,512,1024,2048,4096,8192,16384".to_owned());
     let tokens: usize = value("--tokens").unwrap_or_else(|| "4096".to_owned()).parse()?;
     let lengths = lengths.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
@@ -60,8 +65,8 @@ fn forms(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     for &length in &lengths {
         let bucket = Bucket { batch: (tokens / length).max(1), length };
         for attention in &asked {
-            let outcome = attention_alone(&topology, &graph, bucket, Precision::Bf16, attention, &config)?;
-            println!("| {topology} | {} x {length} | {attention} | {}", bucket.batch, cells(&topology, &outcome));
+            let outcome = attention_alone(&target, &graph, bucket, Precision::Bf16, attention, &config)?;
+            println!("| {topology} | {} x {length} | {attention} | {}", bucket.batch, cells(&target, &outcome));
             table.push((topology.clone(), bucket, attention.to_string(), outcome));
         }
     }
@@ -71,13 +76,13 @@ fn forms(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn cells(topology: &str, outcome: &Result<CompiledFigures, String>) -> String {
+fn cells(target: &AotTarget, outcome: &Result<CompiledFigures, String>) -> String {
     match outcome {
         Ok(figures) => {
             let shown =
                 |value: Option<f64>, unit: f64| value.map_or("-".to_owned(), |value| format!("{:.1}", value / unit));
             let mib = f64::from(1 << 20);
-            let fits = device_memory(topology).is_none_or(|limit| figures.total_bytes() <= limit);
+            let fits = target.memory().is_none_or(|limit| figures.total_bytes() <= limit);
             format!(
                 "{:.1} | {} | {} | {}{} | {} |",
                 figures.temp_bytes as f64 / mib,

@@ -209,11 +209,30 @@ impl Topology {
             __bindgen_anon_1: sys::PJRT_NamedValue__bindgen_ty_1 { int64_array_value: bounds.as_ptr() },
             value_size: bounds.len() as u64,
         })];
+        Self::with(plugin, name, if chips == 1 { &options } else { &[] })
+    }
+
+    /// One GPU of this description, the text of a `GpuTargetConfigProto`.
+    pub fn described(plugin: &Arc<Plugin>, description: &str) -> Result<Self, PjrtError> {
+        // Partitions, hosts of each, devices of each.
+        let options = [("target_config", description), ("topology", "1x1x1")].map(|(name, value)| {
+            arguments!(PJRT_NamedValue {
+                name: name.as_ptr().cast(),
+                name_size: name.len() as u64,
+                type_: sys::PJRT_NamedValue_kString,
+                __bindgen_anon_1: sys::PJRT_NamedValue__bindgen_ty_1 { string_value: value.as_ptr().cast() },
+                value_size: value.len() as u64,
+            })
+        });
+        Self::with(plugin, "", &options)
+    }
+
+    fn with(plugin: &Arc<Plugin>, name: &str, options: &[sys::PJRT_NamedValue]) -> Result<Self, PjrtError> {
         let mut arguments = arguments!(PJRT_TopologyDescription_Create_Args {
             topology_name: name.as_ptr().cast(),
             topology_name_size: name.len() as u64,
             create_options: options.as_ptr(),
-            num_options: u64::from(chips == 1),
+            num_options: options.len() as u64,
         });
         call!(plugin, PJRT_TopologyDescription_Create, arguments)?;
         handles::made(Kind::Topology);

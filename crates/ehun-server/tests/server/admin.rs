@@ -147,6 +147,7 @@ fn a_swap_over_http_with_keys_refusals_and_an_audit_log() -> Result<(), Any> {
         ("/search/dance", "root", int8.clone(), 404, "no `dance`"),
         ("/search/swap", "root", json!({"precison": "int8"}), 400, "precison"),
         ("/search/swap", "root", json!({"precision": "int9"}), 400, "int9"),
+        ("/search/swap", "root", json!({"buckets": "2by8"}), 400, "2by8"),
         ("/search/shadow", "root", json!({"percent": 0}), 400, "above 0"),
         ("/search/swap", "root", json!({"backends": ["abacus"]}), 400, "abacus"),
         ("/search/swap", "root", json!({"model": "/nowhere"}), 400, "nowhere"),

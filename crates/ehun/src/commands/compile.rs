@@ -1,12 +1,13 @@
-//! `ehun compile`: ahead of time for a TPU that is not there.
+//! `ehun compile`: ahead of time for a TPU or GPU that is not there.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use ehun_backend::{Attention, Options, Precision};
-use ehun_backend_xla::{BucketReport, CompileIn, aot};
+use ehun_backend_xla::{AotTarget, BucketReport, CompileIn, aot};
 use ehun_graph::Graph;
 use ehun_models::{Checkpoint, LoadOptions, Model, Outline};
 
@@ -17,11 +18,12 @@ use crate::session::{BucketArgs, at_least_one, checkpoint};
 /// Flags of `ehun compile`.
 #[derive(Debug, Args)]
 pub struct Compile {
-    /// The backend: xla:tpu
+    /// The backend: xla:tpu, xla:cuda
     #[arg(long, default_value = "xla:tpu", value_name = "NAME")]
     backend: String,
-    /// The devices: v4:2x2x1, v5p:2x2x1, v5e:2x2, v6e:2x2, tpu7x:2x2x1
-    #[arg(long, value_name = "NAME")]
+    /// The devices: v4:2x2x1, v5p:2x2x1, v5e:2x2, v6e:2x2, tpu7x:2x2x1; for xla:cuda a100_sxm_80, a6000, b200, h100_sxm, h200,
+    /// or a file with the text of a GpuTargetConfigProto
+    #[arg(long, value_name = "NAME|FILE")]
     topology: Option<String>,
     /// Directory of a model, or ORG/NAME of one that was pulled [default: the embedded all-MiniLM-L6-v2]
     #[arg(long, value_name = "DIR|ORG/NAME")]
@@ -62,13 +64,15 @@ impl Compile {
     /// Compiles.
     pub fn run(self) -> CommandResult {
         let Some(platform) = self.backend.strip_prefix("xla:") else {
-            let reason = format!("`{}` has no programs to compile ahead of time; xla:tpu has", self.backend);
+            let reason =
+                format!("`{}` has no programs to compile ahead of time; xla:tpu and xla:cuda have", self.backend);
             return Err(CommandError::Usage(reason));
         };
-        // What is missing for another platform is said first: it has no topology to name.
-        aot::without_device(platform)?;
-        let none = || CommandError::Usage("--topology NAME is needed, for example v5e:2x2".into());
-        let topology = self.topology.as_deref().ok_or_else(none)?;
+        // What is missing is said first, all of it.
+        aot::without_device(platform, &BTreeMap::new())?;
+        let example = if platform == "tpu" { "v5e:2x2" } else { "h100_sxm" };
+        let none = || CommandError::Usage(format!("--topology NAME is needed, for example {example}"));
+        let target = AotTarget::of(platform, self.topology.as_deref().ok_or_else(none)?)?;
         let load = LoadOptions { check_finite: false, max_tokens: self.max_tokens, ..LoadOptions::default() };
         let subject = match &self.shape_of {
             Some(path) => shape(path, &load)?.into(),
@@ -90,7 +94,7 @@ impl Compile {
             *time_limit = Duration::from_secs(self.time_limit as u64);
         }
         let mut told = |report: &BucketReport| eprintln!("{}: {}", report.bucket, report.reason);
-        let table = aot::aot(topology, &subject.graph, &options, &config, &mut told)?;
+        let table = aot::aot(&target, &subject.graph, &options, &config, &mut told)?;
         if self.json {
             json_line(&table)?;
         } else {

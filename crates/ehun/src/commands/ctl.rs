@@ -94,6 +94,9 @@ struct Change {
     /// Threads of a backend on the CPU
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Static shapes of a backend that has them: auto, or a list of batch x length
+    #[arg(long, value_name = "auto|BxL[,BxL...]")]
+    buckets: Option<String>,
 }
 
 impl Change {
@@ -109,6 +112,7 @@ impl Change {
             ("precision", self.precision.map(|precision| json!(precision))),
             ("attention", self.attention.clone().map(Value::from)),
             ("threads", self.threads.map(Value::from)),
+            ("buckets", self.buckets.clone().map(Value::from)),
         ];
         fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }

@@ -9,6 +9,7 @@ use ehun_backend_xla::BucketReport;
 use ehun_engine::{Input, Request};
 use serde::Serialize;
 
+use crate::buckets;
 use crate::commands::programs;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::{json_line, line};
@@ -68,6 +69,8 @@ impl Explain {
             return programs::signatures(&model, &options, self.json);
         }
         let backends = self.model.backends()?;
+        let shapes = backends.iter().map(|backend| backend.info()).map(|info| (info.name, info.static_shapes));
+        buckets::heeded(&options.buckets, &shapes.collect::<Vec<_>>())?;
         let capabilities: Vec<Capabilities> =
             backends.iter().map(|backend| backend.capabilities(model.graph(), &options)).collect();
         let refused = capabilities.iter().any(|capability| !capability.refusals.is_empty());

@@ -13,6 +13,7 @@ use ehun_server::otlp::Exporter;
 use ehun_server::trace::{LogFormat, Telling};
 use ehun_server::{App, Audit, Config, Host, Limits, Loaded, Loader, Metrics, Tls, TlsFiles};
 
+use crate::buckets;
 use crate::conformance::passed;
 use crate::error::{CommandError, CommandResult, Outcome};
 use crate::output::line;
@@ -235,8 +236,8 @@ fn loaded(wanted: &ServiceConfig, progress: OnProgress) -> Result<Loaded, Comman
         threads: wanted.threads,
         max_sequence: model.max_tokens(),
         max_batch_tokens: wanted.limits.batch_tokens.max(model.max_tokens()),
+        buckets: buckets::choice(&wanted.buckets, &|text| Ok(model.tokenize(text)?.ids.len()))?,
         cache: program_cache(),
-        ..Options::default()
     };
     let (deadline, latency) = (wanted.limits.deadline_ms, wanted.limits.latency_ms);
     let waits = Waits { deadline: deadline.map(Duration::from_millis), latency: latency.map(Duration::from_millis) };

@@ -2,6 +2,7 @@
 
 mod annotations;
 mod bad_input;
+mod buckets;
 mod common;
 mod compare;
 #[cfg(unix)]
