@@ -105,7 +105,7 @@ def main() -> None:
                 time.sleep(given.seconds + 2)
                 during = load.latency(begin, end)
                 swaps.append({"to": backend, "seconds": round(end - begin, 2), **during, "p99_before": before["p99"], "median_before": before["median"],
-                              "p99_times": round(during["p99"] / before["p99"], 2), "p99_times_first": round(during["p99"] / normal["p99"], 2), "resident_mib": resident(pid)})
+                              "p99_times": round(during["p99"] / before["p99"], 2), "p99_times_unswapped": round(during["p99"] / normal["p99"], 2), "resident_mib": resident(pid)})
             load.stop.set()
             for thread in load.threads:
                 thread.join()

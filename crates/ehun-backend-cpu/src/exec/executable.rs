@@ -61,7 +61,7 @@ pub(crate) struct Compile {
     pub(crate) graph: Arc<Graph>,
     pub(crate) weights: WeightStore,
     pub(crate) isa: Isa,
-    /// Who multiplies, and in which precision.
+    /// Who multiplies in f32.
     pub(crate) products: Products,
     pub(crate) precision: Precision,
     pub(crate) pool: Arc<ThreadPool>,

@@ -3,7 +3,7 @@
 use ehun_backend::Precision;
 use ehun_graph::Activation;
 
-use crate::gemm::{Epilogue, MatMut, MatRef, PackedInt8, PackedProduct, Products, Residual, WeightBits};
+use crate::gemm::{Epilogue, MatMut, MatRef, PackedInt8, PackedProduct, ProductShape, Products, Residual, WeightBits};
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 
@@ -48,12 +48,13 @@ impl Product {
 
     /// Columns of the result.
     pub(crate) fn n(&self) -> usize {
-        self.weights.n()
+        self.weights.shape().n
     }
 
     /// Floating-point operations (or the integer ones in their stead) for each row.
     pub(crate) fn flops_per_row(&self) -> u64 {
-        2 * (self.n() * self.weights.k() * if self.weights.is_gated() { 2 } else { 1 }) as u64
+        let ProductShape { n, k, gated } = self.weights.shape();
+        2 * (n * k * if gated { 2 } else { 1 }) as u64
     }
 
     /// `out = activation(x W^T + b) + residual`

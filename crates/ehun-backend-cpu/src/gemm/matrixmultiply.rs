@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::pack::TileShape;
-use super::products::PackedProduct;
+use super::products::{PackedProduct, ProductShape};
 use super::run::{Cut, Finish, TILE_VALUES, Target, TileBuffer, check, part};
 use super::{Epilogue, MatMut, MatRef};
 use crate::pool::{SyncPtr, ThreadPool};
@@ -110,16 +110,8 @@ impl CrateWeights {
 }
 
 impl PackedProduct for CrateWeights {
-    fn n(&self) -> usize {
-        self.n
-    }
-
-    fn k(&self) -> usize {
-        self.k
-    }
-
-    fn is_gated(&self) -> bool {
-        self.gated
+    fn shape(&self) -> ProductShape {
+        ProductShape { n: self.n, k: self.k, gated: self.gated }
     }
 
     fn multiply(&self, pool: &ThreadPool, a: MatRef<'_>, epilogue: &Epilogue<'_>, mut out: MatMut<'_>) {
@@ -153,9 +145,9 @@ mod tests {
     use crate::testing::{isas, random};
 
     fn run(w: &dyn PackedProduct, threads: usize, a: MatRef<'_>, epilogue: &Epilogue<'_>) -> Vec<f32> {
-        let mut out = vec![f32::NAN; a.rows * w.n()];
+        let mut out = vec![f32::NAN; a.rows * w.shape().n];
         let pool = ThreadPool::new(threads);
-        w.multiply(&pool, a, epilogue, MatMut::new(&mut out, a.rows, w.n(), w.n()));
+        w.multiply(&pool, a, epilogue, MatMut::new(&mut out, a.rows, w.shape().n, w.shape().n));
         out
     }
 

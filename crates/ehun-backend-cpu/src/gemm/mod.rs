@@ -26,7 +26,7 @@ pub(crate) mod tile;
 
 pub use int8::{PackedInt8, QuantizedRows, gemm_int8};
 pub use pack::{PackedWeights, WeightBits};
-pub use products::{PackedProduct, Products, UnknownProducts};
+pub use products::{PackedProduct, ProductShape, Products, UnknownProducts};
 pub use run::gemm;
 
 pub use ehun_graph::Activation;

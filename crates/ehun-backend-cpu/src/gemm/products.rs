@@ -5,19 +5,24 @@ use super::{Epilogue, MatMut, MatRef, PackedInt8, PackedWeights, QuantizedRows, 
 use crate::pool::ThreadPool;
 use crate::simd::Isa;
 
+/// Size of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProductShape {
+    /// Output channels: columns of the product.
+    pub n: usize,
+    /// Inputs.
+    pub k: usize,
+    /// Whether the weights are a gate and its partner, of n channels each.
+    pub gated: bool,
+}
+
 /// Weights `[n, k]` made ready once, and the product with them: all that the executor knows of a product.
 ///
 /// What an implementor promises: the bits of a row of the output depend on that row and the weights alone, not on the number of
 /// rows, its place among them, or the threads.
 pub trait PackedProduct: Send + Sync {
-    /// Output channels: columns of the product.
-    fn n(&self) -> usize;
-
-    /// Inputs.
-    fn k(&self) -> usize;
-
-    /// Whether the weights are a gate and its partner, of n channels each.
-    fn is_gated(&self) -> bool;
+    /// Its size.
+    fn shape(&self) -> ProductShape;
 
     /// `out = epilogue(a x w^T)`: `a` is `[m, k]`, `out` is `[m, n]`.
     ///
@@ -27,16 +32,8 @@ pub trait PackedProduct: Send + Sync {
 }
 
 impl PackedProduct for PackedWeights {
-    fn n(&self) -> usize {
-        self.n()
-    }
-
-    fn k(&self) -> usize {
-        self.k()
-    }
-
-    fn is_gated(&self) -> bool {
-        self.is_gated()
+    fn shape(&self) -> ProductShape {
+        ProductShape { n: self.n(), k: self.k(), gated: self.is_gated() }
     }
 
     fn multiply(&self, pool: &ThreadPool, a: MatRef<'_>, epilogue: &Epilogue<'_>, out: MatMut<'_>) {
@@ -45,16 +42,8 @@ impl PackedProduct for PackedWeights {
 }
 
 impl PackedProduct for PackedInt8 {
-    fn n(&self) -> usize {
-        self.n()
-    }
-
-    fn k(&self) -> usize {
-        self.k()
-    }
-
-    fn is_gated(&self) -> bool {
-        self.is_gated()
+    fn shape(&self) -> ProductShape {
+        ProductShape { n: self.n(), k: self.k(), gated: self.is_gated() }
     }
 
     fn multiply(&self, pool: &ThreadPool, a: MatRef<'_>, epilogue: &Epilogue<'_>, out: MatMut<'_>) {
