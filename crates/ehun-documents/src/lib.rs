@@ -10,6 +10,7 @@ mod error;
 mod formats;
 mod limits;
 mod model;
+mod ocr;
 pub mod pdf;
 pub mod worker;
 
@@ -22,4 +23,5 @@ pub use model::{
     BBox, Block, BlockKind, Boilerplate, Cell, CharIndex, Child, Document, HiddenReason, Layer, Metadata, PageInfo,
     PageStatus, Row, Table,
 };
+pub use ocr::{Ocr, OcrBlock, OcrPage, OcrRefusal, OcrText};
 pub use worker::{PoolOptions, PoolStats, WORKER_ARG, WorkerPool, worker_main};

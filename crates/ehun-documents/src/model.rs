@@ -255,6 +255,11 @@ pub enum PageStatus {
         /// Why.
         reason: String,
     },
+    /// Its text comes from an OCR part.
+    Recognised {
+        /// Name and version of that.
+        by: String,
+    },
 }
 
 impl Block {

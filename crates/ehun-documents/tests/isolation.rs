@@ -7,15 +7,16 @@ use std::io::Write;
 use std::process::exit;
 use std::time::Duration;
 
-use ehun_documents::worker::serve;
+use ehun_documents::worker::{serve, serve_with_ocr};
 use ehun_documents::{
-    BlockKind, Document, DocumentBuilder, DocumentError, Limit, Limits, ParseOptions, PoolOptions, WORKER_ARG,
-    WorkerPool, parse, worker_main,
+    BlockKind, Document, DocumentBuilder, DocumentError, Limit, Limits, Ocr, OcrBlock, OcrPage, OcrRefusal, OcrText,
+    PageStatus, ParseOptions, PoolOptions, WORKER_ARG, WorkerPool, parse, worker_main,
 };
 
 const FAULTY: &str = "faulty";
 const GARBAGE: &str = "garbage";
 const MUTE: &str = "mute";
+const READING: &str = "reading";
 
 /// Does what the document says.
 fn misbehave(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentError> {
@@ -68,6 +69,26 @@ fn misbehave(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentE
         _ => return parse(bytes, options),
     }
     Ok(said(options, true))
+}
+
+/// Stands for an OCR part. It says whether it can reach files, and panics at a GIF.
+struct Reader;
+
+impl Ocr for Reader {
+    fn name(&self) -> &str {
+        "test reader 1"
+    }
+
+    fn read(&self, page: &OcrPage<'_>, _: &Limits) -> Result<OcrText, OcrRefusal> {
+        assert!(!page.bytes.starts_with(b"GIF"), "planted in OCR");
+        if page.bytes.starts_with(b"II*") {
+            return Err(OcrRefusal { reason: "no TIFF".to_owned() });
+        }
+        let reach = if std::fs::read("/etc/passwd").is_ok() { "files" } else { "no files" };
+        let text = format!("{} page {}, {reach}", page.media_type, page.number);
+        let blocks = vec![OcrBlock { kind: BlockKind::Paragraph, text, bbox: None }];
+        Ok(OcrText { size: page.size.unwrap_or((1.0, 1.0)), blocks })
+    }
 }
 
 fn recurse(n: u64) -> u64 {
@@ -232,6 +253,24 @@ fn files_arrive_as_they_are() {
     assert_eq!(pool.stats().started, 1);
 }
 
+fn pages_without_text_are_read_in_the_worker() {
+    let pool = pool(READING, 1);
+    let reach = if cfg!(target_os = "linux") { "no files" } else { "files" };
+    let document = pool.parse(include_bytes!("pdf/scans.pdf"), &options(60.0)).unwrap();
+    let page = |number| document.blocks.iter().find(|b| b.page == Some(number)).map(|b| document.block_text(b));
+    assert_eq!(page(2), Some(format!("application/pdf page 2, {reach}").as_str()));
+    assert_eq!(page(3), Some("A page of real text follows the scans."));
+    assert_eq!(document.pages[1].status, PageStatus::Recognised { by: "test reader 1".to_owned() });
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+    assert_eq!(pool.parse(png, &options(60.0)).unwrap().text, format!("image/png page 1, {reach}"));
+    let refused = pool.parse(b"II*\0\x08\0\0\0\0\0\0\0", &options(60.0)).unwrap_err();
+    assert!(refused.code() == "needs_ocr" && refused.to_string().contains("no TIFF"), "{refused}");
+    let crashed = pool.parse(b"GIF89a\x01\0\x01\0\0\0\0", &options(60.0)).unwrap_err();
+    assert!(crashed.to_string().contains("planted in OCR"), "{crashed}");
+    sound(&pool);
+    assert_eq!(pool.stats().lost, 1);
+}
+
 fn real_parsers_in_real_workers() {
     let pool = pool(WORKER_ARG, 2);
     let deep_xml = [b"<?xml version='1.0'?>".as_slice(), &b"<a>".repeat(100_000)].concat();
@@ -258,6 +297,7 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some(FAULTY) => serve(misbehave),
         Some(WORKER_ARG) => worker_main(),
+        Some(READING) => serve_with_ocr(Box::new(Reader)),
         Some(GARBAGE) => {
             let mut out = std::io::stdout();
             let _ = out.write_all(b"this is no frame, whatever it is").and_then(|()| out.flush());
@@ -270,7 +310,7 @@ fn main() {
     }
     // SAFETY: no other thread has been started yet.
     unsafe { std::env::set_var("EHUN_TEST_SECRET", "1") };
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 12] = [
         ("faults_cost_one_document", faults_cost_one_document),
         ("cpu_time_is_bounded_apart_from_wall_time", cpu_time_is_bounded_apart_from_wall_time),
         ("printing_is_harmless_and_garbage_is_noticed", printing_is_harmless_and_garbage_is_noticed),
@@ -281,6 +321,7 @@ fn main() {
         ("idle_workers_that_end_cost_no_document", idle_workers_that_end_cost_no_document),
         ("a_worker_may_wait_for_long", a_worker_may_wait_for_long),
         ("files_arrive_as_they_are", files_arrive_as_they_are),
+        ("pages_without_text_are_read_in_the_worker", pages_without_text_are_read_in_the_worker),
         ("real_parsers_in_real_workers", real_parsers_in_real_workers),
     ];
     for (name, test) in tests {

@@ -50,7 +50,7 @@ pub fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentE
         return Err(DocumentError::Empty);
     }
     let format = sniff::sniff(bytes, options.file_name.as_deref(), &options.limits);
-    let mut document = match format {
+    let document = match format {
         Format::Pdf => crate::pdf::parse(bytes, &options.limits)?,
         Format::Html => html::parse(bytes, options)?,
         Format::Markdown => markdown::parse(bytes, options)?,
@@ -84,12 +84,22 @@ pub fn parse(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentE
     if document.blocks.is_empty() && document.children.is_empty() && document.pages.is_empty() {
         return Err(DocumentError::Empty);
     }
+    Ok(described(document, bytes))
+}
+
+/// Adds what is known of any document: its language, if it does not say so itself, and size and hash of its bytes.
+pub(crate) fn described(mut document: Document, bytes: &[u8]) -> Document {
     if document.metadata.language.is_none() {
         document.metadata.language = language(&document);
     }
-    document.metadata.bytes = size;
+    document.metadata.bytes = bytes.len() as u64;
     document.metadata.hash = blake3::hash(bytes).to_hex().to_string();
-    Ok(document)
+    document
+}
+
+/// MIME type of an image.
+pub(crate) fn media_type(bytes: &[u8]) -> String {
+    file_format::FileFormat::from_bytes(bytes).media_type().to_owned()
 }
 
 /// The language of the first 8 KiB of content, as an ISO 639-3 code, if it is plain to see.

@@ -9,6 +9,7 @@ use super::sandbox;
 use crate::error::{DocumentError, Limit};
 use crate::formats::{self, ParseOptions};
 use crate::model::Document;
+use crate::ocr::{self, Ocr};
 
 /// Stack of the parsing thread, bytes: parsers recurse over nesting, which is limited, not over length.
 const STACK: usize = 64 << 20;
@@ -17,6 +18,8 @@ const MOST_KEPT: usize = 4 << 20;
 /// A request holds options and names, never a document.
 const REQUEST_LIMIT: u64 = 1 << 20;
 
+type Parser = fn(&[u8], &ParseOptions) -> Result<Document, DocumentError>;
+
 /// What the `ehun` command does when it was started with [`WORKER_ARG`](super::WORKER_ARG): serves parse requests on
 /// standard input and output until the parent closes them.
 pub fn worker_main() -> ! {
@@ -24,7 +27,17 @@ pub fn worker_main() -> ! {
 }
 
 /// As [`worker_main`] with another parser, for programs that add formats of their own.
-pub fn serve(parser: fn(&[u8], &ParseOptions) -> Result<Document, DocumentError>) -> ! {
+pub fn serve(parser: Parser) -> ! {
+    run(parser, None)
+}
+
+/// As [`worker_main`] with an OCR part, which is asked about pages and images without text. It is made, and has read what it
+/// needs from files, before this is called.
+pub fn serve_with_ocr(ocr: Box<dyn Ocr>) -> ! {
+    run(formats::parse, Some(ocr))
+}
+
+fn run(parser: Parser, ocr: Option<Box<dyn Ocr>>) -> ! {
     let code = match sandbox::take_stdout() {
         Ok(mut pipe) => {
             sandbox::enter();
@@ -32,7 +45,7 @@ pub fn serve(parser: fn(&[u8], &ParseOptions) -> Result<Document, DocumentError>
             let thread = std::thread::Builder::new()
                 .name("parser".to_owned())
                 .stack_size(STACK)
-                .spawn(move || requests(&mut io::stdin().lock(), &mut pipe, parser));
+                .spawn(move || requests(&mut io::stdin().lock(), &mut pipe, parser, ocr.as_deref()));
             match thread.map(|t| t.join()) {
                 Ok(Ok(Ok(()))) => 0,
                 _ => 1,
@@ -43,11 +56,7 @@ pub fn serve(parser: fn(&[u8], &ParseOptions) -> Result<Document, DocumentError>
     std::process::exit(code)
 }
 
-fn requests(
-    input: &mut impl Read,
-    pipe: &mut std::fs::File,
-    parser: fn(&[u8], &ParseOptions) -> Result<Document, DocumentError>,
-) -> io::Result<()> {
+fn requests(input: &mut impl Read, pipe: &mut std::fs::File, parser: Parser, ocr: Option<&dyn Ocr>) -> io::Result<()> {
     let mut kept = Vec::new();
     // A request that cannot be read means that the parent is gone: there is nobody to tell.
     while let Ok(Request { options, bytes: size }) = frame::read::<Request>(input, REQUEST_LIMIT) {
@@ -64,7 +73,13 @@ fn requests(
             return Ok(());
         }
         let start = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(|| parser(&bytes, &options)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let parsed = parser(&bytes, &options);
+            match ocr {
+                Some(ocr) => ocr::complete(ocr, &bytes, &options, parsed),
+                None => parsed,
+            }
+        }));
         let parse_nanos = start.elapsed().as_nanos() as u64;
         // Pages that are there already cost nothing the next time; a large document's are needed for the answer.
         bytes.clear();

@@ -11,5 +11,5 @@ mod sandbox;
 mod source;
 mod watchdog;
 
-pub use child::{serve, worker_main};
+pub use child::{serve, serve_with_ocr, worker_main};
 pub use pool::{PoolOptions, PoolStats, WORKER_ARG, WorkerPool};
