@@ -550,7 +550,7 @@ fn pptx_text_in_the_colour_of_what_is_behind_it() {
     let shapes = [
         sp(0, "", "", &(run(&white, "white on the slide") + &run("", "black beside it"))),
         sp(20, "", "", &run(&scheme("bg1"), "the scheme's white")),
-        sp(40, "", "", &run(&shade, "a shade of it")),
+        sp(40, "", "", &run(shade, "a shade of it")),
         sp(60, &srgb("000080"), "", &run(&white, "white on blue")),
         sp(80, &srgb("000080"), "", &run(&srgb("000080"), "blue on blue")),
         sp(100, "<a:gradFill/>", "", &run(&white, "white on a gradient")),
