@@ -45,16 +45,16 @@ fn misbehave(bytes: &[u8], options: &ParseOptions) -> Result<Document, DocumentE
         b"environment" => return Ok(said(options, std::env::var_os("EHUN_TEST_SECRET").is_some())),
         // Two are asked at the same time; each ends when both have answered.
         b"end later" => {
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_secs(1));
             std::thread::spawn(|| {
-                std::thread::sleep(Duration::from_millis(300));
+                std::thread::sleep(Duration::from_secs(1));
                 exit(3);
             });
         }
         #[cfg(unix)]
         b"alarm" => {
             std::thread::spawn(|| {
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_secs(1));
                 // SAFETY: alarm takes a number and touches no memory.
                 if unsafe { libc::alarm(0) } > 0 {
                     exit(4);
@@ -222,7 +222,7 @@ fn idle_workers_that_end_cost_no_document() {
             scope.spawn(|| assert_eq!(pool.parse(b"end later", &options(60.0)).unwrap().text, "yes"));
         }
     });
-    std::thread::sleep(Duration::from_millis(600));
+    std::thread::sleep(Duration::from_secs(3));
     sound(&pool);
     assert_eq!((pool.stats().lost, pool.stats().failed), (0, 0));
 }
@@ -233,7 +233,7 @@ fn a_worker_may_wait_for_long() {
     if cfg!(unix) {
         assert_eq!(pool.parse(b"alarm", &options(60.0)).unwrap().text, "yes");
     }
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(3));
     sound(&pool);
     assert_eq!(pool.stats().started, 1);
 }
